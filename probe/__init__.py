@@ -1,0 +1,1 @@
+"""Look at how a pretrained language model reads an ambiguous word."""

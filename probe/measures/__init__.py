@@ -1,0 +1,1 @@
+"""Measures: captures in, observations out; pure, one file a family."""
