@@ -91,7 +91,7 @@ def tiny_t5(folder: Path | None = None, *, seed: int = 0, head: bool = True, **c
 
 
 def tiny_bart(folder: Path | None = None, *, seed: int = 0, head: bool = True, **changes: Any) -> Pair:
-    """BART, 2 + 2 layers of 4 heads, learned positions with an offset of two; byte-level BPE, <s> text </s>."""
+    """BART, 2 + 2 layers of 4 heads, positions with an offset of two; byte-level BPE, <s> text </s>."""
     tokenizer = byte_level_tokenizer(start="<s>", end="</s>", pad="<pad>")
     both = {f"{stack}_{name}": size for stack in ("encoder", "decoder") for name, size in _BART_STACK.items()}
     sizes = {"vocab_size": len(tokenizer), "d_model": 32, "max_position_embeddings": 64, **both}
