@@ -89,7 +89,7 @@ def test_rows_in_bfloat16_stay_within_its_rounding(family):
     model, tokenizer = FAMILIES[family]()
     batch, queries = batch_of(model, tokenizer, side="left")
     model = model.to(torch.bfloat16)
-    (output, reference), first = eager(model, batch), {}
+    (_output, reference), first = eager(model, batch), {}
     request = RowRequest(queries)
     with torch.no_grad(), tap(model, request):
         model(**batch)
@@ -219,7 +219,12 @@ def test_gradients_of_a_loss_on_rows_equal_eagers(family, lora):
     def gradients(rows_of):
         model.zero_grad()
         rows = rows_of()
-        loss = sum(-(rows[key][item, :, slot, 1 + slot].clamp_min(1e-9).log()).mean() for key in rows for item in (0,) for slot in (0, 1))
+        loss = sum(
+            -(rows[key][item, :, slot, 1 + slot].clamp_min(1e-9).log()).mean()
+            for key in rows
+            for item in (0,)
+            for slot in (0, 1)
+        )
         loss.backward()
         return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
@@ -302,14 +307,30 @@ def test_a_windowed_layer_gives_no_weight_outside_its_window():
 def test_softcap_and_sinks_are_computed(kind):
     if kind == "softcap":
         config = transformers.Gemma2Config(
-            vocab_size=50, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
-            intermediate_size=32, initializer_range=0.5, attn_logit_softcapping=2.0, query_pre_attn_scalar=2,
+            vocab_size=50,
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            head_dim=8,
+            intermediate_size=32,
+            initializer_range=0.5,
+            attn_logit_softcapping=2.0,
+            query_pre_attn_scalar=2,
         )
         model = transformers.Gemma2Model(config)
     else:
         config = transformers.GptOssConfig(
-            vocab_size=50, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
-            intermediate_size=32, num_local_experts=2, num_experts_per_tok=1, initializer_range=0.5,
+            vocab_size=50,
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            head_dim=8,
+            intermediate_size=32,
+            num_local_experts=2,
+            num_experts_per_tok=1,
+            initializer_range=0.5,
         )
         model = transformers.GptOssModel(config)
         for layer in model.layers:

@@ -1,0 +1,102 @@
+"""One attention row, computed: from the query and key that a layer has to the weights of chosen queries."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreTerms:
+    """All that turns query · key into scores in one attention call, as the layer handed it over."""
+
+    scaling: float
+    mask: Tensor | None  # bool (True = attend) or additive float, [batch or 1, 1 or head, query, key]
+    causal: bool  # only where mask is None
+    position_bias: Tensor | None  # additive, [batch or 1, head, query, key]
+    softcap: float | None
+    sinks: Tensor | None  # [head], one logit that takes part in the softmax and is dropped
+
+
+def attention_rows(
+    query: Tensor, key: Tensor, terms: ScoreTerms, positions: Tensor, *, extra: Tensor | None = None
+) -> Tensor:
+    """Attention rows of the queries at `positions`: [batch, head, query, key], fp32.
+
+    query [batch, head, query, dim] and key [batch, kv head, key, dim] as the layer has them, rotation and norms
+    applied; query head h reads key head h // (heads / kv heads). positions [batch, query]; `extra` is added to the
+    scores last (an edit's log factors), [batch, head, query, key].
+    """
+    scores = _scores(query, key, terms, positions)
+    if extra is not None:
+        scores = scores + extra
+    if terms.sinks is None:
+        return scores.softmax(-1)
+    sink = terms.sinks.float().view(1, -1, 1, 1).expand(*scores.shape[:3], 1)
+    return torch.cat([scores, sink], -1).softmax(-1)[..., :-1]
+
+
+def _scores(query: Tensor, key: Tensor, terms: ScoreTerms, positions: Tensor) -> Tensor:
+    batch, heads, _, dim = query.shape
+    kv_heads, keys = key.shape[1], key.shape[2]
+    index = positions[:, None, :, None].expand(batch, heads, positions.shape[1], dim)
+    asked = query.gather(2, index).float()  # [batch, head, query, dim]
+    # Groups of query heads share a key head: fold them into the query axis instead of repeating the keys.
+    folded = asked.reshape(batch, kv_heads, -1, dim)
+    scores = (folded @ key.float().transpose(2, 3)).view(batch, heads, -1, keys) * terms.scaling
+    if terms.softcap is not None:
+        scores = terms.softcap * torch.tanh(scores / terms.softcap)
+    if terms.position_bias is not None:
+        scores = scores + _rows_at(terms.position_bias, positions, keys).float()
+    if terms.mask is not None and terms.mask.dtype != torch.bool:
+        return scores + _rows_at(terms.mask, positions, keys).float()
+    allowed = allowed_keys(terms, positions, queries=query.shape[2], keys=keys)
+    # finfo.min rather than -inf: a row without any allowed key (a pad query) stays finite, and so does its gradient.
+    return scores if allowed is None else scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)
+
+
+def allowed_keys(terms: ScoreTerms, positions: Tensor, *, queries: int, keys: int) -> Tensor | None:
+    """Which keys each asked query may see, [batch, 1 or head, query, key]; None where it may see all."""
+    if terms.mask is not None:
+        return _rows_at(terms.mask, positions, keys)
+    if not terms.causal or queries == 1:
+        return None
+    # As SDPA computes it without a mask: query i sees keys 0 to i, also in front of an empty static cache.
+    return (torch.arange(keys, device=positions.device) <= positions[:, :, None])[:, None]
+
+
+def _rows_at(grid: Tensor, positions: Tensor, keys: int) -> Tensor:
+    """Rows of a [batch or 1, 1 or head, query or 1, key] grid at positions: [batch, 1 or head, query, key]."""
+    grid = grid[..., :keys]
+    if grid.shape[2] == 1:
+        return grid.expand(positions.shape[0], -1, positions.shape[1], -1)
+    items = (
+        torch.arange(positions.shape[0], device=grid.device) if grid.shape[0] > 1 else torch.zeros_like(positions[:, 0])
+    )
+    return grid[items[:, None], :, positions].transpose(1, 2)
+
+
+def item_terms(terms: ScoreTerms, item: int) -> ScoreTerms:
+    """The terms of one text of the batch, its batch axis kept."""
+
+    def one(grid: Tensor | None) -> Tensor | None:
+        return grid if grid is None or grid.shape[0] == 1 else grid[item : item + 1]
+
+    return replace(terms, mask=one(terms.mask), position_bias=one(terms.position_bias))
+
+
+def additive_mask(terms: ScoreTerms, query: Tensor, key: Tensor) -> Tensor | None:
+    """The mask as eager functions want it: 0 where allowed, the dtype's lowest number elsewhere."""
+    if terms.mask is not None and terms.mask.dtype != torch.bool:
+        return terms.mask
+    positions = torch.arange(query.shape[2], device=query.device)[None]
+    allowed = (
+        terms.mask
+        if terms.mask is not None
+        else allowed_keys(terms, positions, queries=query.shape[2], keys=key.shape[2])
+    )
+    if allowed is None:
+        return None
+    return torch.zeros(allowed.shape, dtype=query.dtype, device=query.device).masked_fill(
+        ~allowed, torch.finfo(query.dtype).min
+    )
