@@ -1,0 +1,470 @@
+"""Results in, matplotlib figures out: the only home of matplotlib and seaborn, and of the Chinese font."""
+
+import importlib.util
+import io
+import re
+import unicodedata
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import matplotlib
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib import font_manager
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import Colormap, LinearSegmentedColormap, ListedColormap
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.ft2font import FT2Font
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch, Rectangle
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+
+from probe.errors import FigureError, OutputError
+from probe.messages import Language, message
+
+# Open fonts first: a page may embed them without asking anybody.
+_SYSTEM_FAMILIES = (
+    "Noto Sans CJK SC", "Noto Sans SC", "Source Han Sans SC", "Source Han Sans CN",
+    "WenQuanYi Micro Hei", "WenQuanYi Zen Hei", "PingFang SC", "Hiragino Sans GB", "Heiti SC",
+    "Microsoft YaHei", "DengXian", "SimHei", "Noto Serif CJK SC", "Songti SC", "SimSun",
+)  # fmt: skip
+_MUST_HAVE = "苹果词镜"
+_INK, _QUIET, _RULE, _ABSENT, _ACCENT = "#16202a", "#5d6873", "#d5dade", "#d3d6d9", "#b3261e"
+_DPI = 160
+_SHOWN_WHITESPACE = {"\n": "↓", "\r": "↓", "\t": "→"}
+
+
+@dataclass(frozen=True)
+class FontChoice:
+    """The font that draws Chinese, and where it was found."""
+
+    name: str
+    path: Path
+    source: Literal["system", "zhplot"]
+
+
+@cache
+def chinese_font() -> FontChoice:
+    """Find a system font with Chinese glyphs or, where there is none, the one in the zhplot package."""
+    installed = {
+        entry.name: Path(entry.fname)
+        for entry in font_manager.fontManager.ttflist
+        if entry.style == "normal" and entry.weight in (400, "normal", "regular")
+    }
+    for family in _SYSTEM_FAMILIES:
+        if family in installed and _draws_chinese(installed[family]):
+            return FontChoice(family, installed[family], "system")
+    # The spec only, never the import: zhplot's own import is free to change rcParams.
+    spec = importlib.util.find_spec("zhplot")
+    if spec is not None and spec.origin is not None:
+        path = Path(spec.origin).parent / "fonts" / "NotoSansSC-Regular.ttf"
+        if _draws_chinese(path):
+            return FontChoice(FT2Font(path).family_name, path, "zhplot")
+    raise FigureError(
+        "no font with Chinese glyphs found; install one (such as Noto Sans CJK SC) or `pip install zhplot`"
+    )
+
+
+def latin_font(style: Literal["Regular", "Italic"]) -> Path:
+    """Give the serif face that the page sets its words in: STIX, which comes with matplotlib."""
+    name = {"Regular": "STIXGeneral.ttf", "Italic": "STIXGeneralItalic.ttf"}[style]
+    return Path(matplotlib.get_data_path()) / "fonts" / "ttf" / name
+
+
+def drawable(text: str) -> tuple[str, tuple[str, ...]]:
+    """Give `text` with □ for each character that no font here has, and those characters.
+
+    For labels cut from a user's text: an emoji must not cost the report, and must not vanish either.
+    Joiners and direction marks have no shape of their own and are left out.
+    """
+    kept, missing = [], []
+    for character in text:
+        shown = _SHOWN_WHITESPACE.get(character, character)
+        if unicodedata.category(character) == "Cf" or "VARIATION SELECTOR" in unicodedata.name(character, ""):
+            continue
+        if ord(shown) in _characters():
+            kept.append(shown)
+        else:
+            kept.append("□")
+            missing.append(character)
+    return "".join(kept), tuple(dict.fromkeys(missing))
+
+
+def attention_colours(steps: int, *, dark: bool = False) -> tuple[str, ...]:
+    """Give malachite to azurite, in even steps of OKLab lightness: `#rrggbb` from no attention to all of it."""
+    at = np.linspace(0.0, 1.0, steps)
+    if dark:
+        lightness, hue, chroma = 0.30 + 0.60 * at, 262 - 92 * at, 0.045 + 0.075 * np.sin(np.pi * at**0.9)
+    else:
+        lightness, hue, chroma = 0.960 - 0.60 * at, 158 + 104 * at, 0.022 + 0.098 * at**0.8
+    rgb = _srgb_of_oklch(lightness, chroma, np.deg2rad(hue))
+    return tuple("#" + bytes(np.round(255 * colour).astype(np.uint8)).hex() for colour in rgb)
+
+
+def head_map(
+    grid: NDArray[Any],
+    *,
+    title: str,
+    layers: Sequence[str],
+    label: str,
+    significant: NDArray[np.bool_] | None = None,
+    centre: float | None = None,
+    language: Language = "en",
+) -> Figure:
+    """Draw one cell a head. NaN is grey, an exact zero is white with a ring; `significant` heads are framed.
+
+    grid [layer, head]. With `centre` the colours diverge from it, evenly to both sides.
+    """
+    grid = np.asarray(grid, dtype=float)  # [layer, head]
+    if grid.ndim != 2 or grid.shape[0] != len(layers) or not grid.size:
+        raise FigureError(f"head map {title!r}: grid of shape {grid.shape} for {len(layers)} layers")
+    if significant is not None and np.shape(significant) != grid.shape:
+        raise FigureError(f"head map {title!r}: significant has shape {np.shape(significant)}, not {grid.shape}")
+    cell = float(np.clip(5.0 / max(grid.shape), 0.135, 0.36))  # inches
+    width, height = cell * grid.shape[1], cell * grid.shape[0]
+    figure, axes, bar = _canvas(width=width, height=height, left=0.75, title=title)
+    low, high = _limits(grid, centre)
+    cmap = _sequential() if centre is None else _diverging()
+    sns.heatmap(
+        grid, ax=axes, cbar_ax=bar, cmap=cmap, vmin=low, vmax=high,
+        linewidths=0.6 if cell > 0.2 else 0.3, linecolor="white", xticklabels=False, yticklabels=False,
+    )  # fmt: skip
+    _dress_bar(bar, label)
+    _ticks(axes.xaxis, [str(head) for head in range(grid.shape[1])], cell)
+    _ticks(axes.yaxis, list(layers), cell)
+    axes.set_xlabel(message("figure.head", language), fontproperties=_font(8.5), color=_QUIET)
+    axes.set_ylabel(message("figure.layer", language), fontproperties=_font(8.5), color=_QUIET)
+    marks = _mark_cells(axes, grid=grid, significant=significant, cell=cell, language=language)
+    _legend(axes, marks)
+    return figure
+
+
+def layer_curve(
+    frame: pd.DataFrame,
+    *,
+    x: str,
+    y: str,
+    low: str,
+    high: str,
+    title: str,
+    label: str,
+    series: str | None = None,
+    zero: bool = True,
+    language: Language = "en",
+) -> Figure:
+    """Draw `y` against the layer `x` with its interval `low` to `high`, one line for each value of `series`.
+
+    All five name columns of `frame`. Rows whose `y` is NaN leave a gap. `zero` draws the line of no effect.
+    """
+    absent = [column for column in (x, y, low, high, series) if column and column not in frame.columns]
+    if absent:
+        raise FigureError(f"layer curve {title!r}: no column {absent[0]!r}; there are {', '.join(frame.columns)}")
+    figure, axes, _ = _canvas(width=5.2, height=2.7, left=0.75, title=title, bar=False)
+    groups = [("", frame)] if series is None else list(frame.groupby(series, sort=False, observed=True))
+    for (name, rows), style in zip(groups, _line_styles(len(groups)), strict=True):
+        rows = rows.sort_values(x)
+        axes.fill_between(rows[x], rows[low], rows[high], color=style["color"], alpha=0.16, linewidth=0)
+        axes.plot(rows[x], rows[y], label=str(name), linewidth=1.5, markersize=4.5, **style)
+    if zero:
+        axes.axhline(0, color=_QUIET, linewidth=0.7, zorder=0)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xlabel(message("figure.layer", language), fontproperties=_font(8.5), color=_QUIET)
+    axes.set_ylabel(label, fontproperties=_font(8.5), color=_QUIET, parse_math=False)
+    _dress_axes(axes)
+    if series is not None:
+        _legend(axes, [handle for handle in axes.lines if not str(handle.get_label()).startswith("_")])
+    return figure
+
+
+def sentence_map(
+    labels: Sequence[str],
+    weights: NDArray[Any],
+    *,
+    rows: Sequence[str],
+    target: Sequence[int],
+    cues: Sequence[int],
+    title: str,
+    language: Language = "en",
+) -> Figure:
+    """Draw a sentence across, one row of attention for each of `rows`; target framed, cues underlined.
+
+    weights [row, token]. Labels come from the user's text, so what no font has becomes □, and a note
+    in the figure names it.
+    """
+    weights = np.asarray(weights, dtype=float)  # [row, token]
+    if weights.shape != (len(rows), len(labels)) or not weights.size:
+        raise FigureError(f"sentence map {title!r}: weights {weights.shape} for {len(rows)} rows, {len(labels)} tokens")
+    shown = [drawable(label) for label in labels]
+    words = [word if len(word) <= 12 else word[:11] + "…" for word, _ in shown]
+    longest = max(_width(word) for word in words)
+    upright = longest <= 3.2  # in character widths; longer words stand on end
+    column = 0.34 if not upright else max(0.34, 0.165 * longest)
+    row = float(np.clip(4.5 / len(rows), 0.15, 0.34))
+    top = 0.32 if upright else 0.14 * longest + 0.12
+    figure, axes, bar = _canvas(
+        width=column * len(labels), height=row * len(rows), left=0.95, title=title, above=top, below=0.45
+    )
+    low, high = _limits(weights, None)
+    sns.heatmap(
+        weights, ax=axes, cbar_ax=bar, cmap=_sequential(), vmin=low, vmax=high,
+        linewidths=0.4, linecolor="white", xticklabels=False, yticklabels=False,
+    )  # fmt: skip
+    _dress_bar(bar, "")
+    _ticks(axes.yaxis, list(rows), row)
+    _word_ticks(axes, words, upright=upright, target=target, cues=cues)
+    marks = _mark_cells(axes, grid=weights, significant=None, cell=min(row, column), language=language)
+    _legend(axes, [*_word_marks(cues, language), *marks])
+    _note_missing(figure, [character for _, missing in shown for character in missing], language)
+    return figure
+
+
+def png_bytes(figure: Figure) -> bytes:
+    """Give the figure as PNG, the same bytes each time; FigureError names a character that no font has."""
+    buffer = io.BytesIO()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        FigureCanvasAgg(figure)
+        # Software and date would make equal figures differ.
+        figure.savefig(buffer, format="png", dpi=_DPI, metadata={"Software": None}, facecolor="white")
+    for warning in caught:
+        glyph = re.match(r"Glyph (\d+) .*missing from", str(warning.message))
+        if glyph:
+            character = chr(int(glyph[1]))
+            raise FigureError(f"no font has the character {_name(character)}; install one that does")
+    return buffer.getvalue()
+
+
+def save_png(figure: Figure, path: Path) -> None:
+    """Write the figure as PNG, the same bytes each time."""
+    content = png_bytes(figure)
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def _draws_chinese(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    has = FT2Font(path).get_charmap()
+    return all(ord(character) in has for character in _MUST_HAVE)
+
+
+@cache
+def _characters() -> frozenset[int]:
+    paths = [chinese_font().path, Path(font_manager.findfont("DejaVu Sans"))]
+    return frozenset(code for path in paths for code in FT2Font(path).get_charmap())
+
+
+@cache
+def _families() -> tuple[str, ...]:
+    try:
+        choice = chinese_font()
+    except FigureError:
+        return ("DejaVu Sans",)  # a figure without Chinese needs none; one with it fails in png_bytes
+    if choice.source == "zhplot":
+        font_manager.fontManager.addfont(choice.path)
+    return (choice.name, "DejaVu Sans")
+
+
+def _font(size: float) -> FontProperties:
+    return FontProperties(family=list(_families()), size=size)
+
+
+def _name(character: str) -> str:
+    return f"{character!r} (U+{ord(character):04X} {unicodedata.name(character, 'unnamed')})"
+
+
+def _width(word: str) -> float:
+    return sum(1.0 if unicodedata.east_asian_width(c) in "WF" else 0.58 for c in word)
+
+
+def _srgb_of_oklch(lightness: Any, chroma: Any, hue: Any) -> NDArray[np.float64]:
+    """Ottosson's OKLab (2020), clipped to sRGB: [colour, 3] in 0 to 1."""
+    lab = np.stack([lightness, chroma * np.cos(hue), chroma * np.sin(hue)], axis=-1)  # [colour, 3]
+    cone = lab @ np.array([[1, 1, 1], [0.3963377774, -0.1055613458, -0.0894841775],
+                           [0.2158037573, -0.0638541728, -1.2914855480]])  # fmt: skip
+    linear = cone**3 @ np.array([[4.0767416621, -1.2684380046, -0.0041960863],
+                                 [-3.3077115913, 2.6097574011, -0.7034186147],
+                                 [0.2309699292, -0.3413193965, 1.7076147010]])  # fmt: skip
+    linear = np.clip(linear, 0, 1)
+    encoded: NDArray[np.float64] = np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * linear ** (1 / 2.4) - 0.055)
+    return encoded
+
+
+@cache
+def _sequential() -> Colormap:
+    return ListedColormap(attention_colours(256), name="cijing")
+
+
+@cache
+def _diverging() -> Colormap:
+    # Azurite below, cinnabar above: told apart with every kind of colour blindness.
+    return LinearSegmentedColormap.from_list(
+        "cijing-diverging", ["#173f74", "#5b8db8", "#eceeee", "#d98a5c", "#8f2413"]
+    )
+
+
+def _limits(grid: NDArray[np.float64], centre: float | None) -> tuple[float, float]:
+    finite = grid[np.isfinite(grid)]
+    if centre is not None:
+        reach = float(np.abs(finite - centre).max(initial=0.0)) or 1.0
+        return centre - reach, centre + reach
+    low = min(0.0, float(finite.min(initial=0.0)))
+    high = float(finite.max(initial=low))
+    return low, high if high > low else low + 1.0
+
+
+def _canvas(
+    *,
+    width: float,
+    height: float,
+    left: float,
+    title: str,
+    bar: bool = True,
+    above: float = 0.0,
+    below: float = 0.8,
+) -> tuple[Figure, Axes, Axes]:
+    """Give a figure whose axes measure width × height inches, with a bar for the colours beside them."""
+    right = 0.85 if bar else 0.25
+    full_width, full_height = max(left + width + right, 3.6), below + height + 0.6 + above
+    figure = Figure(figsize=(full_width, full_height), facecolor="white")
+    axes = figure.add_axes((left / full_width, below / full_height, width / full_width, height / full_height))
+    bar_height = float(np.clip(height - 0.2, 0.5, 1.6))
+    bar_bottom = max(below + height - bar_height - 0.2, 0.1)  # its label stands level with the map's upper edge
+    beside = figure.add_axes(
+        (
+            (left + width + 0.14) / full_width,
+            bar_bottom / full_height,
+            0.09 / full_width,
+            bar_height / full_height,
+        )
+    )
+    beside.set_visible(bar)
+    axes.set_facecolor(_ABSENT)
+    size = min(10.5, 72 * (full_width - left - 0.1) / max(_width(title), 1.0))  # a long title is set smaller
+    figure.text(
+        left / full_width, 1 - 0.16 / full_height, title, va="top", fontproperties=_font(size), color=_INK,
+        parse_math=False,
+    )  # fmt: skip
+    return figure, axes, beside
+
+
+def _dress_axes(axes: Axes) -> None:
+    axes.set_facecolor("white")
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    for side in ("left", "bottom"):
+        axes.spines[side].set_color(_RULE)
+    axes.tick_params(length=0, colors=_QUIET)
+    axes.grid(axis="y", color=_RULE, linewidth=0.5)
+    axes.set_axisbelow(True)
+    for text in (*axes.get_xticklabels(), *axes.get_yticklabels()):
+        text.set_fontproperties(_font(8))
+
+
+def _dress_bar(bar: Axes, label: str) -> None:
+    for spine in bar.spines.values():
+        spine.set_visible(False)
+    bar.set_ylabel("")
+    bar.set_title(label, loc="left", fontproperties=_font(8), color=_QUIET, pad=6, parse_math=False)
+    bar.tick_params(length=0, pad=3, colors=_QUIET)
+    bar.locator_params(axis="y", nbins=5)
+    for text in bar.get_yticklabels():
+        text.set_fontproperties(_font(7.5))
+
+
+def _ticks(axis: Any, names: Sequence[str], cell: float) -> None:
+    step = max(1, int(np.ceil(0.16 / cell)))  # inches a label needs
+    places = range(0, len(names), step)
+    axis.set_ticks([place + 0.5 for place in places], labels=[names[place] for place in places])
+    axis.set_tick_params(length=0, pad=3, colors=_QUIET)
+    for text in axis.get_ticklabels():
+        text.set(fontproperties=_font(7.5), rotation=0, parse_math=False)
+
+
+def _word_ticks(axes: Axes, words: Sequence[str], *, upright: bool, target: Sequence[int], cues: Sequence[int]) -> None:
+    axes.xaxis.tick_top()
+    axes.set_xticks(np.arange(len(words)) + 0.5, labels=list(words))
+    axes.tick_params(axis="x", length=0, pad=5, colors=_INK)
+    for place, text in enumerate(axes.get_xticklabels()):
+        text.set(fontproperties=_font(10), rotation=0 if upright else 90, parse_math=False)
+        if place in target:
+            text.set_bbox({"boxstyle": "square,pad=0.18", "fill": False, "edgecolor": _ACCENT, "linewidth": 1.1})
+    for place in cues:
+        axes.plot([place + 0.12, place + 0.88], [-0.05, -0.05], color=_INK, linewidth=1.8,
+                  clip_on=False, solid_capstyle="butt")  # fmt: skip
+
+
+def _mark_cells(
+    axes: Axes,
+    *,
+    grid: NDArray[np.float64],
+    significant: NDArray[np.bool_] | None,
+    cell: float,
+    language: Language,
+) -> list[Line2D | Patch]:
+    marks: list[Line2D | Patch] = []
+    zeros = np.argwhere(grid == 0)
+    for row, column in zeros:
+        axes.add_patch(Rectangle((column, row), 1, 1, facecolor="white", edgecolor=_RULE, linewidth=0.3))
+    if zeros.size:
+        ring: dict[str, Any] = {
+            "marker": "o",
+            "markerfacecolor": "none",
+            "markeredgecolor": "#98a1a9",
+            "linestyle": "none",
+        }
+        axes.plot(zeros[:, 1] + 0.5, zeros[:, 0] + 0.5, markersize=cell * 14, markeredgewidth=0.6, **ring)
+        marks.append(Line2D([], [], markersize=5, label=message("figure.zero", language), **ring))
+    if np.isnan(grid).any():
+        marks.append(Patch(facecolor=_ABSENT, label=message("figure.absent", language)))
+    if significant is not None and significant.any():
+        for row, column in np.argwhere(significant):
+            axes.add_patch(Rectangle((column, row), 1, 1, fill=False, edgecolor=_ACCENT, linewidth=1.3, zorder=3))
+        name = message("figure.significant", language)
+        marks.append(Patch(facecolor="none", edgecolor=_ACCENT, linewidth=1.3, label=name))
+    return marks
+
+
+def _word_marks(cues: Sequence[int], language: Language) -> list[Line2D | Patch]:
+    marks: list[Line2D | Patch] = [
+        Patch(facecolor="none", edgecolor=_ACCENT, linewidth=1.1, label=message("figure.target", language))
+    ]
+    if len(cues):
+        marks.append(Line2D([], [], color=_INK, linewidth=1.8, label=message("figure.cue", language)))
+    return marks
+
+
+def _legend(axes: Axes, marks: Sequence[Any]) -> None:
+    if not marks:
+        return
+    legend = axes.figure.legend(
+        handles=list(marks), loc="lower left", ncols=min(len(marks), 4), frameon=False, prop=_font(8),
+        bbox_to_anchor=(axes.get_position().x0, 0.0), handlelength=1.4, columnspacing=1.6, borderaxespad=0.5,
+        borderpad=0,
+    )  # fmt: skip
+    for text in legend.get_texts():
+        text.set(color=_QUIET, parse_math=False)
+
+
+def _note_missing(figure: Figure, missing: Sequence[str], language: Language) -> None:
+    if missing:
+        names = ", ".join(f"U+{ord(character):04X}" for character in dict.fromkeys(missing))
+        figure.text(0.98, 0.012, message("figure.undrawable", language, names=names), ha="right", va="bottom",
+                    fontproperties=_font(8), color=_QUIET, parse_math=False)  # fmt: skip
+
+
+def _line_styles(count: int) -> list[dict[str, Any]]:
+    """Give lines told apart by colour, dash and marker, so that print and colour-blind readers keep them."""
+    colours = ["#1f4e8c", "#b3261e", "#2e8b6f", "#8a6d1f", "#6b4a8f", "#4a5560"]
+    dashes, markers = ["-", "--", "-.", ":"], ["o", "s", "^", "D", "v", "P", "X"]
+    return [{"color": colours[i % 6], "linestyle": dashes[i % 4], "marker": markers[i % 7]} for i in range(count)]
