@@ -159,7 +159,7 @@ def attached(model: nn.Module) -> Iterator[None]:
         depth = getattr(root, "_cijing_depth", 0)
         if depth == 0:
             root._cijing_previous = root.config._attn_implementation
-            _label_modules(root)
+            label_modules(root)
             switch_implementation(root, IMPLEMENTATION)
         root._cijing_depth = depth + 1
     try:
@@ -362,8 +362,9 @@ def _padded(queries: Sequence[Sequence[int]]) -> Tensor:
     return torch.tensor([[*item, *[item[0] if item else 0] * (width - len(item))] for item in queries])
 
 
-def _label_modules(root: Any) -> None:
+def label_modules(model: nn.Module) -> None:
     """Give each module its label, as an attribute of its own: it survives wrappers, hooks and device maps."""
+    root = unwrapped(model)
     prefix = getattr(root, "base_model_prefix", "")
     own = f"{prefix}." if prefix and hasattr(root, prefix) else ""
     for name, module in root.named_modules():

@@ -1,0 +1,262 @@
+"""Capture: attention rows, hidden states and value norms of cases, streamed one Capture a case."""
+
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+
+import numpy as np
+import torch
+
+from probe.captures import Capture, CaptureOptions, Prepared, load_cached, save_cached
+from probe.cases import Case
+from probe.edits import Edit
+from probe.errors import BudgetError, CijingError, ModelError, SpanError
+from probe.fitting import cut_to_fit
+from probe.models import LoadedModel
+from probe.routes import Forward, Route, batch_for, forward_rows, route_of
+from probe.rowtap import RowRequest
+from probe.spans import tokenize, tokens_of
+
+Progress = Callable[[int, int], None]  # done, total
+
+# Cases are sorted by length within a window, so that batches hold texts of like length and memory stays flat.
+_WINDOW = 512
+_SHOWN_PROBLEMS = 20
+
+
+def capture(
+    loaded: LoadedModel,
+    cases: Iterable[Case],
+    *,
+    options: CaptureOptions | None = None,
+    route: Route | None = None,
+    progress: Progress | None = None,
+) -> Iterator[Capture]:
+    """Give one Capture a case, in the cases' order, streamed; a batch gives what single texts give.
+
+    Raises ModelError or SpanError for cases that the model cannot take (all of them named at once, before any
+    forward pass), BudgetError where a batch would need more memory than allowed.
+    """
+    options = options or CaptureOptions()
+    prepared = prepare(loaded, cases, cut=options.cut_to_fit)
+    yield from capture_prepared(loaded, prepared, options=options, route=route, progress=progress)
+
+
+def prepare(loaded: LoadedModel, cases: Iterable[Case], *, cut: bool = False) -> tuple[Prepared, ...]:
+    """Tokenise the cases and find target and cues among the tokens; refuse all that cannot be captured at once."""
+    prepared, problems = [], []
+    for case in cases:
+        try:
+            prepared.append(_prepare_one(loaded, case, cut=cut))
+        except CijingError as error:
+            problems.append(f"case {case.id!r}: {error}")
+    if problems:
+        head = problems[0] if len(problems) == 1 else f"{len(problems)} cases cannot be read by {loaded.name}:"
+        rest = problems[:_SHOWN_PROBLEMS] if len(problems) > 1 else []
+        more = [f"and {len(problems) - _SHOWN_PROBLEMS} more"] if len(problems) > _SHOWN_PROBLEMS else []
+        raise SpanError("\n".join([head, *rest, *more]))
+    return tuple(prepared)
+
+
+def capture_prepared(
+    loaded: LoadedModel,
+    prepared: Sequence[Prepared],
+    *,
+    options: CaptureOptions,
+    route: Route | None = None,
+    progress: Progress | None = None,
+) -> Iterator[Capture]:
+    """As `capture`, for cases that are prepared already."""
+    route = route or route_of(loaded)
+    check_filters(route, options)
+    check_budget(loaded, route, prepared, options)
+    done = 0
+    for window in _windows(prepared, _WINDOW):
+        ready: dict[int, Capture] = {}
+        for place, item in enumerate(window):
+            hit = load_cached(loaded, route, item, options)
+            if hit is not None:
+                ready[place] = hit
+        missing = [place for place in range(len(window)) if place not in ready]
+        for places in batches([len(window[place].tokens.ids) for place in missing], options.batch_tokens):
+            members = [missing[place] for place in places]
+            fresh = _run(loaded, route, [window[place] for place in members], options)
+            for place, item in zip(members, fresh, strict=True):
+                save_cached(loaded, route, window[place], options, item)
+                ready[place] = item
+            if progress:
+                progress(done + len(ready), len(prepared))
+        for place in range(len(window)):
+            yield ready.pop(place)
+        done += len(window)
+        if progress:
+            progress(done, len(prepared))
+
+
+def batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
+    """Group indices so that a padded batch holds at most `batch_tokens` tokens, like lengths together."""
+    order = sorted(range(len(lengths)), key=lambda index: (lengths[index], index))
+    group: list[int] = []
+    for index in order:  # ascending, so the newcomer is the longest
+        if group and lengths[index] * (len(group) + 1) > batch_tokens:
+            yield group
+            group = []
+        group.append(index)
+    if group:
+        yield group
+
+
+def rows_and_states(
+    loaded: LoadedModel,
+    route: Route,
+    items: Sequence[Prepared],
+    *,
+    edits: Sequence[Edit] = (),
+    options: CaptureOptions,
+) -> Forward:
+    """One forward pass over a batch of prepared cases, with the rows that the options ask for."""
+    request = RowRequest(
+        [_queries(item, options) for item in items],
+        layers=options.layers,
+        heads=options.heads,
+        edits=edits,
+        value_norms=True,
+    )
+    batch = batch_for(loaded, [item.tokens.ids for item in items])
+    return forward_rows(loaded, route, batch, request, states=options.states)
+
+
+def check_filters(route: Route, options: CaptureOptions) -> None:
+    """Refuse layers and heads that the model does not have."""
+    have = {layer.index for layer in route.layers}
+    wrong = sorted((options.layers or frozenset()) - have)
+    if wrong:
+        raise ModelError(f"--layers {_list(wrong)}: this model has attention layers {_ranges(sorted(have))}")
+    wrong = sorted((options.heads or frozenset()) - set(range(route.heads)))
+    if wrong:
+        raise ModelError(f"--heads {_list(wrong)}: this model has heads 0-{route.heads - 1}")
+
+
+def check_budget(loaded: LoadedModel, route: Route, prepared: Sequence[Prepared], options: CaptureOptions) -> None:
+    """Refuse, before the first forward pass, what would need more memory than allowed (BudgetError)."""
+    budget = options.memory_budget if options.memory_budget is not None else free_memory(loaded.device) // 2
+    if not prepared:
+        return
+    worst = max(prepared, key=lambda item: len(item.tokens.ids))
+    length = len(worst.tokens.ids)
+    texts = max(1, min(len(prepared), options.batch_tokens // length))
+    queries = len(_queries(worst, options))
+    need = estimate_bytes(loaded, route, texts=texts, length=length, queries=queries, options=options)
+    if need > budget:
+        raise BudgetError(
+            f"case {worst.case.id!r} ({length} tokens, {queries} rows) needs {_size(need)} in a batch of {texts}; "
+            f"{_size(budget)} may be used: ask for fewer --layers, a smaller --batch-tokens, or raise --memory-budget"
+        )
+
+
+def estimate_bytes(
+    loaded: LoadedModel, route: Route, *, texts: int, length: int, queries: int, options: CaptureOptions
+) -> int:
+    """Estimate what a batch needs beyond the loaded model: rows kept, states kept, activations of one layer."""
+    config = loaded.backbone.config.get_text_config()
+    layers = sum(options.layers is None or layer.index in options.layers for layer in route.layers)
+    heads = route.heads if options.heads is None else len(options.heads)
+    width = int(config.hidden_size)
+    item = torch.finfo(loaded.dtype).bits // 8
+    kept_rows = layers * texts * heads * queries * length * 4
+    if route.path == "eager":
+        kept_rows += len(route.layers) * texts * route.heads * length * length * item
+    passing_rows = 4 * texts * route.heads * queries * length * 4
+    depth = len({(layer.stack, layer.index) for layer in route.layers}) + 1
+    kept_states = 2 * depth * texts * length * width * item if options.states else 0
+    inner = max(int(getattr(config, "intermediate_size", None) or 4 * width), width)
+    activations = texts * length * (8 * width + 3 * inner) * item
+    mask = texts * length * length  # one byte a pair, made by the model itself
+    return kept_rows + passing_rows + kept_states + activations + mask
+
+
+def free_memory(device: torch.device) -> int:
+    """Free bytes on a device; for the CPU, what the system calls available."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    import psutil
+
+    return int(psutil.virtual_memory().available)
+
+
+def _prepare_one(loaded: LoadedModel, case: Case, *, cut: bool) -> Prepared:
+    tokens = tokenize(loaded.tokenizer, case.text)
+    limit = loaded.max_positions
+    was_cut = False
+    if limit is not None and len(tokens.ids) > limit:
+        if not cut:
+            raise ModelError(
+                f"{len(tokens.ids)} tokens, but {loaded.name} has {limit} positions: "
+                "--cut-to-fit keeps the part around the target"
+            )
+        case, tokens = cut_to_fit(loaded.tokenizer, case, limit)
+        was_cut = True
+    target = tokens_of(case.target, tokens)
+    if tokens.unknown[target].all():
+        raise SpanError(f"the target {case.target.cut(case.text)!r} is unknown to the tokenizer of {loaded.name}")
+    cues = tuple(tuple(int(i) for i in tokens_of(cue, tokens)) for cue in case.cues)
+    return Prepared(case=case, tokens=tokens, target=tuple(int(i) for i in target), cues=cues, was_cut=was_cut)
+
+
+def _queries(item: Prepared, options: CaptureOptions) -> list[int]:
+    if options.whole_maps:
+        return list(range(len(item.tokens.ids)))
+    return sorted({*item.target, *itertools.chain.from_iterable(item.cues)})
+
+
+def _run(loaded: LoadedModel, route: Route, items: Sequence[Prepared], options: CaptureOptions) -> list[Capture]:
+    forward = rows_and_states(loaded, route, items, options=options)
+    layers = tuple(layer for layer in route.layers if layer in forward.rows)
+    heads = tuple(sorted(options.heads)) if options.heads is not None else tuple(range(route.heads))
+    rows = {layer: forward.rows[layer].float().cpu().numpy() for layer in layers}
+    norms = {layer: forward.value_norms[layer].float().cpu().numpy() for layer in layers if forward.value_norms}
+    states = {
+        stack: np.stack([state.float().cpu().numpy() for state in layered]) for stack, layered in forward.states.items()
+    }
+    captures = []
+    for place, item in enumerate(items):
+        length, queries = len(item.tokens.ids), _queries(item, options)
+        captures.append(
+            Capture(
+                case=item.case,
+                tokens=item.tokens,
+                target=item.target,
+                cues=item.cues,
+                layers=layers,
+                heads=heads,
+                queries=tuple(queries),
+                rows=np.stack([rows[layer][place, :, : len(queries), :length] for layer in layers]),
+                states={stack: layered[:, place, :length].copy() for stack, layered in states.items()},
+                value_norms=np.stack([norms[layer][place][list(heads), :length] for layer in layers])
+                if norms
+                else None,
+                path=route.path,
+            )
+        )
+    return captures
+
+
+def _windows(items: Sequence[Prepared], size: int) -> Iterator[Sequence[Prepared]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:.1f} GB" if count >= 1e8 else f"{count / 1e6:.1f} MB"
+
+
+def _list(numbers: Collection[int]) -> str:
+    return ",".join(str(number) for number in numbers)
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """[0, 1, 2, 5] as "0-2,5"."""
+    parts = []
+    for _, run in itertools.groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]):
+        members = [number for _, number in run]
+        parts.append(str(members[0]) if len(members) == 1 else f"{members[0]}-{members[-1]}")
+    return ",".join(parts)

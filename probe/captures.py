@@ -1,0 +1,206 @@
+"""What was captured: the records, their files (safetensors and JSON, no pickle), and a cache keyed by content."""
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from probe.cases import Case
+from probe.errors import OutputError
+from probe.models import LoadedModel
+from probe.routes import Route
+from probe.rowtap import Layer
+from probe.spans import Span, TokenMap
+
+_FORMAT = "cijing-capture-1"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Prepared:
+    """A case with its tokens: what can be refused is refused here, before any forward pass."""
+
+    case: Case
+    tokens: TokenMap
+    target: tuple[int, ...]  # token positions
+    cues: tuple[tuple[int, ...], ...]  # token positions of each cue
+    was_cut: bool = False  # the text was cut around the target to fit the model
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Capture:
+    """What one model computed on one case.
+
+    Attention layer k reads state k: states hold the embedding at 0 and the output of layer k at k + 1.
+    """
+
+    case: Case
+    tokens: TokenMap
+    target: tuple[int, ...]
+    cues: tuple[tuple[int, ...], ...]
+    layers: tuple[Layer, ...]
+    heads: tuple[int, ...]
+    queries: tuple[int, ...]
+    """Token positions of the rows' query axis: target and cues, or every token of a whole map."""
+    rows: NDArray[np.float32]
+    """[layer, head, query, key]"""
+    states: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
+    """Stack -> [state layer, token, dim]; empty if not asked for."""
+    value_norms: NDArray[np.float32] | None = None
+    """Norm of each head's value vector, [layer, head, key]; None on the eager path."""
+    path: Literal["tap", "eager"] = "tap"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaptureOptions:
+    """What to capture, and within which bounds."""
+
+    layers: frozenset[int] | None = None
+    heads: frozenset[int] | None = None
+    whole_maps: bool = False
+    states: bool = True
+    batch_tokens: int = 4096
+    memory_budget: int | None = None
+    """Bytes; None takes half of what the device has free."""
+    cut_to_fit: bool = False
+    cache: Path | None = None
+
+
+def save_capture(capture: Capture, path: Path) -> None:
+    """Write one capture as a safetensors file, under a temporary name first; OutputError where it cannot be."""
+    tensors = {"rows": capture.rows, "offsets": capture.tokens.offsets}
+    tensors |= {f"states.{stack}": states for stack, states in capture.states.items()}
+    if capture.value_norms is not None:
+        tensors["value_norms"] = capture.value_norms
+    payload = save({name: np.ascontiguousarray(array) for name, array in tensors.items()}, {"cijing": _header(capture)})
+    temporary = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".part-", delete=False) as stream:
+            temporary = stream.name
+            stream.write(payload)
+        os.replace(temporary, path)
+    except OSError as error:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+        raise OutputError(f"{path}: cannot write the capture ({error.strerror or error})") from error
+
+
+def load_capture(path: Path) -> Capture:
+    """Read one capture; OutputError where the file is damaged or of another format."""
+    try:
+        with safe_open(str(path), framework="numpy") as stored:
+            header = json.loads((stored.metadata() or {})["cijing"])
+            tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 (no mapping)
+        if header.pop("format") != _FORMAT:
+            raise OutputError(f"{path}: written by another version of this package")
+        return _rebuilt(header, tensors)
+    except (OSError, SafetensorError, KeyError, ValueError, TypeError) as error:
+        raise OutputError(f"{path}: no capture, or a damaged one ({error})") from error
+
+
+def load_cached(loaded: LoadedModel, route: Route, item: Prepared, options: CaptureOptions) -> Capture | None:
+    """The cached capture of this very text, model and options, or None; a damaged file counts as none."""
+    if options.cache is None:
+        return None
+    path = _cache_path(loaded, route, item, options)
+    if not path.exists():
+        return None
+    try:
+        return load_capture(path)
+    except OutputError:
+        return None
+
+
+def save_cached(loaded: LoadedModel, route: Route, item: Prepared, options: CaptureOptions, capture: Capture) -> None:
+    """Store a capture under the hash of all that it depends on."""
+    if options.cache is not None:
+        save_capture(capture, _cache_path(loaded, route, item, options))
+
+
+def _cache_path(loaded: LoadedModel, route: Route, item: Prepared, options: CaptureOptions) -> Path:
+    assert options.cache is not None
+    content = {
+        "format": _FORMAT,
+        "model": loaded.fingerprint,
+        "dtype": str(loaded.dtype),
+        "device": loaded.device.type,
+        "path": route.path,
+        "case": _case_fields(item.case),
+        "layers": sorted(options.layers) if options.layers is not None else None,
+        "heads": sorted(options.heads) if options.heads is not None else None,
+        "whole": options.whole_maps,
+        "states": options.states,
+        "versions": [version(name) for name in ("torch", "transformers", "tokenizers")],
+    }
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return options.cache / digest[:2] / f"{digest}.safetensors"
+
+
+def _header(capture: Capture) -> str:
+    tokens = capture.tokens
+    header = {
+        "format": _FORMAT,
+        "case": _case_fields(capture.case),
+        "tokens": {
+            "ids": tokens.ids,
+            "labels": tokens.labels,
+            "special": tokens.special.tolist(),
+            "unknown": tokens.unknown.tolist(),
+            "aligned": tokens.aligned,
+        },
+        "target": capture.target,
+        "cues": capture.cues,
+        "layers": [asdict(layer) for layer in capture.layers],
+        "heads": capture.heads,
+        "queries": capture.queries,
+        "path": capture.path,
+    }
+    return json.dumps(header, ensure_ascii=False)
+
+
+def _rebuilt(header: dict[str, Any], tensors: dict[str, Any]) -> Capture:
+    case, tokens = header["case"], header["tokens"]
+    spans = [Span(*pair) for pair in case.pop("spans")]
+    rebuilt = Case(**{**case, "target": spans[0], "cues": tuple(spans[1:])})
+    return Capture(
+        case=rebuilt,
+        tokens=TokenMap(
+            text=rebuilt.text,
+            ids=tuple(tokens["ids"]),
+            offsets=tensors["offsets"],
+            special=np.array(tokens["special"], dtype=bool),
+            labels=tuple(tokens["labels"]),
+            unknown=np.array(tokens["unknown"], dtype=bool),
+            aligned=tokens["aligned"],
+        ),
+        target=tuple(header["target"]),
+        cues=tuple(tuple(cue) for cue in header["cues"]),
+        layers=tuple(Layer(**layer) for layer in header["layers"]),
+        heads=tuple(header["heads"]),
+        queries=tuple(header["queries"]),
+        rows=tensors["rows"],
+        states={name.removeprefix("states."): array for name, array in tensors.items() if name.startswith("states.")},
+        value_norms=tensors.get("value_norms"),
+        path=header["path"],
+    )
+
+
+def _case_fields(case: Case) -> dict[str, Any]:
+    return {
+        "id": case.id,
+        "text": case.text,
+        "spans": [[span.start, span.end] for span in (case.target, *case.cues)],
+        "sense": case.sense,
+        "group": case.group,
+        "meta": dict(case.meta),
+    }

@@ -1,0 +1,227 @@
+"""Which way a model's rows can be had: through the tap, or, visibly, through eager attention."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from probe.errors import ModelError, TapError
+from probe.models import LoadedModel
+from probe.rowtap import Layer, RowRequest, label_modules, switch_implementation, tap, why_not_tappable
+
+Path = Literal["tap", "eager"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Route:
+    """How rows come out of one model, found by running it on a few tokens."""
+
+    path: Path
+    layers: tuple[Layer, ...]  # every softmax attention layer, in the order encoder, decoder, cross
+    heads: int
+    reason: str  # why the eager path, or "" for the tap
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Forward:
+    """What one forward pass gave, in the same shape on both paths."""
+
+    rows: dict[Layer, Tensor]  # [batch, head, query, key]
+    value_norms: dict[Layer, Tensor]  # [batch, head, key]; empty on the eager path
+    states: dict[str, tuple[Tensor, ...]]  # stack -> embedding, then one a layer: [batch, token, dim]
+
+
+def route_of(loaded: LoadedModel) -> Route:
+    """Find the path and the layers by a run on four tokens, counted against eager attention's own maps.
+
+    Raises ModelError where the model has no softmax attention over tokens, or none that can be tied to modules.
+    """
+    batch = batch_for(loaded, [_some_ids(loaded)])
+    eager, refusal = _eager_layers(loaded, batch)
+    tapped, reason = _tapped_layers(loaded, batch)
+    if tapped and (not eager or set(tapped) == set(eager)):
+        return Route(path="tap", layers=_ordered(tapped), heads=_one_head_count(loaded, tapped), reason="")
+    if eager:
+        why = reason or f"the tap saw {len(tapped)} of {len(eager)} softmax layers of {_kind(loaded)}"
+        return Route(path="eager", layers=_ordered(eager), heads=_one_head_count(loaded, eager), reason=why)
+    raise ModelError(f"{loaded.name}: no attention rows can be had from {_kind(loaded)}: {refusal or reason}")
+
+
+def forward_rows(
+    loaded: LoadedModel, route: Route, batch: dict[str, Tensor], request: RowRequest, *, states: bool
+) -> Forward:
+    """Run the model without its head once and give the asked rows; edits need the tap (TapError)."""
+    if route.path == "tap":
+        with torch.inference_mode(), tap(loaded.backbone, request):
+            output = loaded.backbone(**batch, output_hidden_states=states, **_no_cache(loaded))
+        missing = [layer.module for layer in route.layers if request.reads(layer) and layer not in request.rows]
+        if missing:
+            raise TapError(f"{loaded.name}: no rows came from {', '.join(missing)}")
+        rows, norms = dict(request.rows), dict(request.value_norms)
+    else:
+        if request.edits:
+            raise TapError(f"{loaded.name}: attention cannot be edited on the eager path ({route.reason})")
+        maps, output = eager_maps(loaded, batch, states=states)
+        rows, norms = _asked_rows(maps, request), {}
+    return Forward(rows=rows, value_norms=norms, states=_states(loaded, output) if states else {})
+
+
+def batch_for(loaded: LoadedModel, ids: Sequence[Sequence[int]]) -> dict[str, Tensor]:
+    """A batch padded on the right: input_ids and attention_mask [text, token].
+
+    An encoder-decoder gets the same text on both sides, so that one position means one word in every stack.
+    """
+    width = max(len(item) for item in ids)
+    pad = loaded.tokenizer.pad_token_id
+    pad = 0 if pad is None else int(pad)
+    tokens = torch.tensor([[*item, *[pad] * (width - len(item))] for item in ids], device=loaded.device)
+    mask = torch.tensor([[1] * len(item) + [0] * (width - len(item)) for item in ids], device=loaded.device)
+    batch = {"input_ids": tokens, "attention_mask": mask}
+    if loaded.kind == "encoder-decoder":
+        batch |= {"decoder_input_ids": tokens, "decoder_attention_mask": mask}
+    return batch
+
+
+def eager_maps(
+    loaded: LoadedModel, batch: dict[str, Tensor], *, states: bool = False
+) -> tuple[dict[Layer, Tensor], Any]:
+    """Whole maps [batch, head, query, key] by layer from eager attention, and the model's output.
+
+    A layer is labelled by the module that returned the very tensor the model reports, never by its place in a tuple.
+    """
+    seen: list[tuple[nn.Module, Tensor]] = []
+
+    def remember(module: nn.Module, args: Any, output: Any) -> None:
+        if isinstance(output, tuple):
+            seen.extend((module, part) for part in output if isinstance(part, Tensor) and part.dim() == 4)
+
+    label_modules(loaded.backbone)
+    with torch.inference_mode(), _eagerly(loaded.backbone):
+        hooks = [module.register_forward_hook(remember) for module in loaded.backbone.modules()]
+        try:
+            output = loaded.backbone(**batch, output_attentions=True, output_hidden_states=states, **_no_cache(loaded))
+        finally:
+            for hook in hooks:
+                hook.remove()
+        reported = [maps for maps in _reported(output) if maps is not None]
+        return _label_maps(loaded, reported, seen), output
+
+
+def _label_maps(
+    loaded: LoadedModel, reported: Sequence[Tensor], seen: list[tuple[nn.Module, Tensor]]
+) -> dict[Layer, Tensor]:
+    owners: dict[int, nn.Module] = {}
+    for module, tensor in seen:  # innermost modules fire first
+        owners.setdefault(id(tensor), module)
+    labels: dict[Layer, Tensor] = {}
+    for maps in reported:
+        owner = owners.get(id(maps))
+        if owner is None:
+            raise ModelError(f"{loaded.name}: the attention maps of {_kind(loaded)} cannot be tied to its modules")
+        layer: Layer = owner._cijing_layer  # type: ignore[assignment]
+        shared = sum(other.module == layer.module for other in labels)
+        if shared or _is_shared(owners, reported, owner):
+            layer = Layer(layer.stack, shared, layer.module)
+        labels[layer] = maps
+    return labels
+
+
+def _is_shared(owners: dict[int, nn.Module], reported: Sequence[Tensor], owner: nn.Module) -> bool:
+    """Whether one module serves several layers (ALBERT): then its calls are counted, not its number read."""
+    return sum(owners.get(id(maps)) is owner for maps in reported) > 1
+
+
+def _reported(output: Any) -> list[Tensor | None]:
+    found: list[Tensor | None] = []
+    for name in ("attentions", "encoder_attentions", "decoder_attentions", "cross_attentions"):
+        found.extend(getattr(output, name, None) or ())
+    return found
+
+
+@contextlib.contextmanager
+def _eagerly(backbone: Any) -> Iterator[None]:
+    """Switch to eager where the family can be switched; the others compute their own attention anyway."""
+    if not backbone._can_set_attn_implementation():
+        yield
+        return
+    previous = backbone.config._attn_implementation
+    switch_implementation(backbone, "eager")
+    try:
+        yield
+    finally:
+        switch_implementation(backbone, previous)
+
+
+def _eager_layers(loaded: LoadedModel, batch: dict[str, Tensor]) -> tuple[dict[Layer, int], str]:
+    try:
+        maps, _ = eager_maps(loaded, batch)
+    except (ModelError, TypeError, ValueError, NotImplementedError) as error:
+        return {}, str(error).splitlines()[0]
+    length = batch["input_ids"].shape[1]
+    odd = {layer.module: tuple(m.shape) for layer, m in maps.items() if tuple(m.shape[-2:]) != (length, length)}
+    if odd:
+        return {}, f"its maps are not query × key ({next(iter(odd.items()))})"
+    return {layer: m.shape[1] for layer, m in maps.items()}, "" if maps else "it returns no attention"
+
+
+def _tapped_layers(loaded: LoadedModel, batch: dict[str, Tensor]) -> tuple[dict[Layer, int], str]:
+    reason = why_not_tappable(loaded.backbone)
+    if reason:
+        return {}, reason
+    request = RowRequest([[0]])
+    try:
+        with torch.inference_mode(), tap(loaded.backbone, request):
+            loaded.backbone(**batch, **_no_cache(loaded))
+    except TapError as error:
+        return {}, str(error)
+    return {layer: rows.shape[1] for layer, rows in request.rows.items()}, ""
+
+
+def _asked_rows(maps: dict[Layer, Tensor], request: RowRequest) -> dict[Layer, Tensor]:
+    rows = {}
+    for layer, full in maps.items():
+        if not request.reads(layer):
+            continue
+        heads = slice(None) if request.heads is None else list(request.heads)
+        kept = full[:, heads].float()
+        if request.queries is not None:
+            index = request.queries.to(full.device)[:, None, :, None]
+            kept = kept.gather(2, index.expand(-1, kept.shape[1], -1, kept.shape[3]))
+        rows[layer] = kept
+    return rows
+
+
+def _states(loaded: LoadedModel, output: Any) -> dict[str, tuple[Tensor, ...]]:
+    if loaded.kind == "encoder-decoder":
+        return {"encoder": output.encoder_hidden_states, "decoder": output.decoder_hidden_states}
+    return {loaded.kind: output.hidden_states}
+
+
+def _no_cache(loaded: LoadedModel) -> dict[str, bool]:
+    return {} if loaded.kind == "encoder" else {"use_cache": False}
+
+
+def _some_ids(loaded: LoadedModel) -> list[int]:
+    ids = list(loaded.tokenizer("苹果 a 1")["input_ids"])[:8]
+    if not ids:
+        raise ModelError(f"{loaded.name}: its tokenizer turns text into no tokens; model and tokenizer do not fit")
+    return ids
+
+
+def _one_head_count(loaded: LoadedModel, layers: dict[Layer, int]) -> int:
+    counts = set(layers.values())
+    if len(counts) > 1:
+        raise ModelError(f"{loaded.name}: layers with different numbers of heads ({sorted(counts)}) are not supported")
+    return counts.pop()
+
+
+def _ordered(layers: dict[Layer, int]) -> tuple[Layer, ...]:
+    order = {"encoder": 0, "decoder": 1, "cross": 2}
+    return tuple(sorted(layers, key=lambda layer: (order[layer.stack], layer.index, layer.module)))
+
+
+def _kind(loaded: LoadedModel) -> str:
+    return type(loaded.backbone).__name__
