@@ -264,8 +264,9 @@ def _resume(known: str, letters: str, *, least: int, hinted: int | None) -> int:
         return hinted
     if not known:
         return len(letters) if least <= len(letters) else -1
-    near = letters.find(known, least, least + 16 * _ANCHOR)
-    return near if near >= 0 else letters.find(known, least)
+    # Where the text has letters in between that the tokenizer dropped, only the first known one can be found.
+    tries = ((known, least + 16 * _ANCHOR), (known, len(letters)), (known[:1], len(letters)))
+    return next((place for part, stop in tries if (place := letters.find(part, least, stop)) >= 0), -1)
 
 
 def _share(text: Letters, start: int, stop: int, run: int) -> list[tuple[int, int]]:
@@ -274,9 +275,10 @@ def _share(text: Letters, start: int, stop: int, run: int) -> list[tuple[int, in
         return [(k, k + 1) for k in range(start, stop)]
     if run > 1 and stop > start:
         low, high = int(text.origin[start]), int(text.origin[stop - 1]) + 1
-        words = [found.span() for found in _WORD.finditer(text.source, low, high)]
-        if len(words) == run:
-            return [(int(text.rank[a]), int(text.rank[b])) for a, b in words]
+        for word in (_WORD, re.compile(r"\S+")):
+            words = [found.span() for found in word.finditer(text.source, low, high)]
+            if len(words) == run:
+                return [(int(text.rank[a]), int(text.rank[b])) for a, b in words]
     return [(start, stop)] * run
 
 
