@@ -1,0 +1,183 @@
+"""The sets that we ship are held to the guards of STATISTICS.md, and the guards to sets that they must refuse."""
+
+from collections import Counter
+
+import pytest
+from guards import distance, frame, neighbour_gain, room_for_controls, shared_frames, twins
+
+from probe.cases import Case, CaseSet, case_of, load_cases, shipped_sets
+from probe.spans import Span
+
+SETS = ("relations", "apple")
+ASKED_FOR = [
+    ("我喜欢苹果", "苹果", "喜欢"),
+    ("他讨厌菠菜", "菠菜", "讨厌"),
+    ("我们热爱和平", "和平", "热爱"),
+    ("苹果公司发布了新品", "苹果", "公司"),
+    ("牛顿被苹果砸中", "苹果", "砸中"),
+    ("我喜欢苹果但讨厌梨子", "苹果", "喜欢"),
+    ("我喜欢苹果但讨厌梨子", "梨子", "讨厌"),
+]
+
+
+@pytest.fixture(params=SETS)
+def shipped(request) -> CaseSet:
+    return load_cases(request.param)
+
+
+def cue_of(case: Case) -> str:
+    return case.cues[0].cut(case.text)
+
+
+def test_the_package_ships_the_two_sets_under_their_own_names():
+    assert set(SETS) <= set(shipped_sets())
+    assert [load_cases(name).name for name in SETS] == list(SETS)
+
+
+@pytest.mark.parametrize("text, target, cue", ASKED_FOR)
+def test_relations_holds_the_sentences_that_the_issue_names(text, target, cue):
+    named = {(case.text, case.target.cut(case.text), cue_of(case)) for case in load_cases("relations").cases}
+    assert (text, target, cue) in named
+
+
+def test_in_the_crossed_pair_the_other_verb_is_no_cue():
+    pair = [case for case in load_cases("relations").cases if case.text == "我喜欢苹果但讨厌梨子"]
+    assert [(case.target.cut(case.text), [cue.cut(case.text) for cue in case.cues]) for case in pair] == [
+        ("苹果", ["喜欢"]),
+        ("梨子", ["讨厌"]),
+    ]
+    assert len({case.group for case in pair}) == 1 and pair[0].group
+
+
+def test_relations_has_at_least_sixty_four_sentences_beyond_those_named():
+    texts = {case.text for case in load_cases("relations").cases}
+    assert len(texts - {text for text, _, _ in ASKED_FOR}) >= 64
+
+
+def test_relations_has_many_kinds_of_relation_and_none_fills_the_set():
+    kinds = Counter(case.sense for case in load_cases("relations").cases)
+    assert len(kinds) >= 10
+    assert max(kinds.values()) <= 0.4 * kinds.total()
+
+
+def test_apple_has_eight_sentences_for_each_of_five_senses_and_all_are_about_the_word():
+    cases = load_cases("apple").cases
+    assert Counter(case.sense for case in cases) == dict.fromkeys(["fruit", "company", "device", "chip", "acid"], 8)
+    assert {case.target.cut(case.text) for case in cases} == {"苹果"}
+    assert len({case.text for case in cases}) == 40
+
+
+def test_acid_is_never_told_by_the_next_character_alone():
+    followed = [case.sense for case in load_cases("apple").cases if case.text[case.target.end :][:1] == "酸"]
+    assert followed.count("acid") == 8
+    assert followed.count("fruit") >= 3
+
+
+def test_every_case_has_a_cue_and_no_cue_word_stands_more_than_twice(shipped):
+    assert all(case.cues for case in shipped.cases)
+    assert max(Counter(cue_of(case) for case in shipped.cases).values()) <= 2
+
+
+def test_cues_stand_on_both_sides_and_at_many_distances(shipped):
+    distances = [distance(case) for case in shipped.cases]
+    before = sum(case.cues[0].start < case.target.start for case in shipped.cases)
+    assert 0.4 <= before / len(distances) <= 0.6
+    assert sum(gap > 0 for gap in distances) >= len(distances) / 3
+    assert set(range(9)) <= set(distances)
+    assert max(distances) <= 15
+
+
+def test_at_most_five_percent_of_a_set_share_a_frame(shipped):
+    share, frames = shared_frames(shipped.cases)
+    assert share <= 0.05, frames
+
+
+def test_no_two_sentences_of_different_groups_share_half_their_four_grams(shipped):
+    assert twins(shipped.cases) == []
+
+
+def test_the_characters_beside_the_target_do_not_give_the_sense_of_apple_away():
+    assert neighbour_gain(load_cases("apple").cases) <= 0.15
+
+
+def test_every_case_has_room_for_a_control_but_two_that_the_issue_words(shipped):
+    without = {case.text for case in shipped.cases if not room_for_controls(case)}
+    assert without <= {"我喜欢苹果", "他讨厌菠菜"}
+
+
+def test_cases_of_one_group_share_their_carrier(shipped):
+    groups: dict[str, list[str]] = {}
+    for case in shipped.cases:
+        groups.setdefault(case.group, []).append(case.text)
+    groups.pop("", None)
+    for texts in groups.values():
+        assert len(texts) > 1
+        assert all(min(texts, key=len) in text for text in texts)
+
+
+# --- the guards themselves ------------------------------------------------------------------------------------
+
+
+def templated(target: str = "苹果") -> list[Case]:
+    verbs = ["吃", "洗", "削", "买", "卖", "切", "尝", "摘", "种", "煮"]
+    return [case_of(f"他昨天{verb}了{target}", target=target, cues=[verb], id=verb) for verb in verbs]
+
+
+def told_by_its_neighbour() -> list[Case]:
+    """Forty cases whose sense stands in the character after the target, and whose cue stands far off."""
+    cases = []
+    for number in range(40):
+        sense, after = [("fruit", "树"), ("company", "股")][number % 2]
+        text = f"{chr(0x4E00 + number)}远处的苹果{after}"
+        cases.append(Case(id=str(number), text=text, target=Span(4, 6), cues=(Span(0, 1),), sense=sense))
+    return cases
+
+
+def test_a_frame_masks_target_cue_and_numbers_only():
+    assert frame(case_of("他买了3斤苹果", target="苹果", cues=["买"])) == "他C了N斤T"
+    assert frame(case_of("他卖了十二斤梨", target="梨", cues=["卖"])) == "他C了N斤T"
+    assert frame(case_of("她卖了十二斤梨", target="梨", cues=["卖"])) != "他C了N斤T"
+
+
+def test_a_templated_set_is_refused_by_its_frames():
+    assert shared_frames(templated())[0] == 1.0
+
+
+def test_a_group_counts_once_among_the_frames():
+    grouped = [Case(id=case.id, text=case.text, target=case.target, cues=case.cues, group="g") for case in templated()]
+    assert shared_frames(grouped)[0] == 0.0
+
+
+def test_copies_with_another_ending_are_refused_as_twins():
+    one = case_of("老农说今年苹果的收成比不上往年", target="苹果", id="one")
+    two = case_of("老农说今年苹果的收成好过往年", target="苹果", id="two")
+    assert [(first, second) for first, second, _ in twins([one, two])] == [("one", "two")]
+    assert twins([one, case_of("想熬果酱就别嫌苹果酸", target="苹果", id="three")]) == []
+
+
+def test_a_set_told_by_the_character_beside_the_target_is_refused():
+    assert neighbour_gain(told_by_its_neighbour()) > 0.4
+
+
+def test_senses_dealt_at_random_give_the_neighbour_rule_nothing():
+    cases = [
+        Case(id=case.id, text=case.text, target=case.target, cues=case.cues, sense="ab"[number // 2 % 2])
+        for number, case in enumerate(told_by_its_neighbour())
+    ]
+    assert abs(neighbour_gain(cases)) < 0.15
+
+
+def test_adjacent_cues_are_left_out_of_the_neighbour_rule():
+    give_away = told_by_its_neighbour()
+    adjacent = [
+        Case(id=f"x{case.id}", text=case.text, target=case.target, cues=(Span(6, 7),), sense="other")
+        for case in give_away
+    ]
+    assert neighbour_gain(give_away) == neighbour_gain([*give_away, *adjacent])
+
+
+def test_distance_and_room_for_a_control_are_counted_in_characters():
+    case = case_of("他买了新鲜的苹果", target="苹果", cues=["买"])
+    assert distance(case) == 4
+    assert room_for_controls(case) == 5
+    assert room_for_controls(case_of("我喜欢苹果", target="苹果", cues=["喜欢"])) == 0
