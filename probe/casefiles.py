@@ -7,6 +7,7 @@ import csv
 import difflib
 import io
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources.abc import Traversable
@@ -21,6 +22,7 @@ _MOST_PROBLEMS = 20
 _DEEPEST = 5  # document, list of cases, case, list of cues, one cue
 
 _TAGS = (None, "tag:yaml.org,2002:str", "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
+_YAML_BREAKS = re.compile("[\x85\u2028\u2029]")
 _NULLS = frozenset({"", "~", "null", "Null", "NULL"})
 _COLUMNS = ("id", "text", "target", "cues", "marked", "sense", "group")
 
@@ -162,6 +164,11 @@ def _check_columns(header: Sequence[str], ledger: Ledger) -> None:
 
 
 def _read_yaml(text: str, ledger: Ledger) -> tuple[Mapping[str, Any], Numbered]:
+    if odd := _YAML_BREAKS.search(text):
+        what = f"U+{ord(odd.group()):04X} is a line break in YAML, and would not come back as it is"
+        raise ledger.stop(
+            text.count("\n", 0, odd.start()) + 1, f"{what}; allowed is \\u{ord(odd.group()):04x} in quotes"
+        )
     # Events, not objects: tags, aliases and deep nesting are refused before anything is built.
     events = yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     try:

@@ -75,7 +75,7 @@ def load_cases(source: str | Path) -> CaseSet:
     about, records = read_records(path, ledger)
     header = _validated(_Header, about, 1, ledger) or _Header()
     cases = _read_cases(records, ledger)
-    if not records:
+    if not records and not ledger.problems:
         ledger.add(None, "holds no cases; allowed is one or more")
     if ledger.problems:
         raise ledger.error()
@@ -253,14 +253,16 @@ def _validated(kind: type[_Kind], raw: Mapping[str, Any], line: int, ledger: Led
     try:
         return kind.model_validate(given)
     except ValidationError as error:
-        wrong = {str(detail["loc"][0]): detail["type"] for detail in error.errors(include_url=False)}
+        wrong = {"".join(map(str, detail["loc"][:1])): detail["type"] for detail in error.errors(include_url=False)}
     lines = raw.lines if isinstance(raw, Fields) else {}
     whose = f"case {shown(given['id'])}: " if "id" in given else ""
     for name, reason in wrong.items():
         if reason == "extra_forbidden" and name not in kind.model_fields:
             problem = f"unknown field {shown(name)}{nearest(name, kind.model_fields)}"
         elif reason == "string_unicode":
-            problem = f"{name} has half a character (a lone surrogate); allowed is text that UTF-8 can hold"
+            problem = (
+                f"{name or 'a field name'} has half a character (a lone surrogate); allowed is text that UTF-8 can hold"
+            )
         else:
             problem = f"{name} is {shown(given[name])}; allowed is {_ALLOWED.get(name, 'a text')}"
         ledger.add(lines.get(name, line), whose + problem)
@@ -307,7 +309,7 @@ def _place(
             f"{name} {shown(word)} stands {len(starts)} times in the text; say which: mark it in `marked`, or give "
             f"[start, end], or {{word: …, occurrence: n}} with n from 1 to {len(starts)}"
         )
-    elif not 1 <= (which or 1) <= len(starts):
+    elif which is not None and not 1 <= which <= len(starts):
         problems.append(f"{name} {shown(word)} has no occurrence {which}; allowed is 1 to {len(starts)}")
     else:
         start = starts[(which or 1) - 1]
