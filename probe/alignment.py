@@ -45,9 +45,7 @@ def fold(text: str, unknown: frozenset[int] = frozenset()) -> Letters:
         parts[position] = _UNKNOWN
     counts = np.fromiter(map(len, parts), dtype=np.int64, count=len(parts))
     rank = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    return Letters(
-        source=text, letters="".join(parts), origin=np.repeat(np.arange(len(parts)), counts), rank=rank
-    )
+    return Letters(source=text, letters="".join(parts), origin=np.repeat(np.arange(len(parts)), counts), rank=rank)
 
 
 @lru_cache(maxsize=1 << 16)
@@ -78,9 +76,7 @@ def spellings(pieces: Sequence[str], unknown: NDArray[np.bool_]) -> Iterator[Spe
             yield spelling
 
 
-def _spelled(
-    pieces: Sequence[str], unknown: NDArray[np.bool_], reading: Callable[[str], bytes]
-) -> Spelling | None:
+def _spelled(pieces: Sequence[str], unknown: NDArray[np.bool_], reading: Callable[[str], bytes]) -> Spelling | None:
     read = {piece: reading(piece) for piece in set(pieces)}
     parts = [b"?" if hidden else read[piece] for piece, hidden in zip(pieces, unknown.tolist(), strict=True)]
     data = b"".join(parts)
@@ -153,15 +149,20 @@ def trim(text: str, offsets: Offsets) -> Offsets:
     return np.where((start < end)[:, None], np.stack([start, end], axis=1), offsets).astype(np.int64)
 
 
+def close_gaps(text: str, offsets: Offsets) -> Offsets:
+    """Widen each interval to the left over characters that no token has: of `` rewritten to ", only one is given."""
+    before = np.concatenate([[0], np.maximum.accumulate(offsets[:, 1])[:-1]])
+    starts = np.where(offsets[:, 0] < offsets[:, 1], np.minimum(offsets[:, 0], before), offsets[:, 0])
+    return trim(text, np.stack([starts, offsets[:, 1]], axis=1))
+
+
 def are_valid(text: str, offsets: Offsets) -> bool:
     """Tell whether offsets lie inside the text, are not reversed, and never step back."""
     start, end = offsets[:, 0], offsets[:, 1]
     return bool(((start >= 0) & (start <= end) & (end <= len(text))).all() and (np.diff(start) >= 0).all())
 
 
-def agree(
-    spelling: Spelling, text: Letters, offsets: Offsets, *, rewrite: Callable[[str], str] | None = None
-) -> bool:
+def agree(spelling: Spelling, text: Letters, offsets: Offsets, *, rewrite: Callable[[str], str] | None = None) -> bool:
     """Tell whether each token spells the slice that its offsets cut, and no letter of the text is left without one.
 
     Unknown tokens spell nothing, so of them only a non-empty slice is asked. `rewrite` is what the tokenizer does to
@@ -169,14 +170,26 @@ def agree(
     """
     if not are_valid(text.source, offsets) or not _covers(text, offsets):
         return False
-    if (offsets[spelling.unknown, 0] == offsets[spelling.unknown, 1]).any():
+    if not _faint_agree(spelling, text.source, offsets):
         return False
+    if spelling.folded.letters == text.letters:  # letter by letter, so that even 哈哈哈 cannot be a letter off
+        return bool((spelling.folded.rank[spelling.bounds] == text.rank[offsets]).all())
     if rewrite is None:
         cut = [text.letters[a:b] for a, b in text.rank[offsets].tolist()]
     else:
         cut = [fold(rewrite(text.source[a:b])).letters for a, b in offsets.tolist()]
     spelt = [spelling.folded.letters[a:b] for a, b in spelling.folded.rank[spelling.bounds].tolist()]
     return all(map(lambda a, b, hidden: hidden or a == b, cut, spelt, spelling.unknown.tolist()))
+
+
+def _faint_agree(spelling: Spelling, text: str, offsets: Offsets) -> bool:
+    """Tell whether unknown tokens have some slice and tokens of only spaces and marks have just those."""
+    if (offsets[spelling.unknown, 0] == offsets[spelling.unknown, 1]).any():
+        return False
+    faint = np.flatnonzero(np.diff(spelling.folded.rank[spelling.bounds], axis=1)[:, 0] == 0)
+    spelt = spelling.folded.source
+    pairs = zip(offsets[faint].tolist(), spelling.bounds[faint].tolist(), strict=True)
+    return all(text[a:b].replace("▁", " ") == spelt[c:d] for (a, b), (c, d) in pairs)
 
 
 def _covers(text: Letters, offsets: Offsets) -> bool:
@@ -187,8 +200,10 @@ def _covers(text: Letters, offsets: Offsets) -> bool:
 
 
 def same_letters(text: Letters, left: Offsets, right: Offsets) -> bool:
-    """Tell whether two sets of valid offsets cut the same letters, token by token."""
-    return bool((text.rank[left] == text.rank[right]).all())
+    """Tell whether two sets of valid offsets cut the same letters, and where there are none, the same characters."""
+    ranks = text.rank[left]
+    faint = ranks[:, 0] == ranks[:, 1]
+    return bool((ranks == text.rank[right]).all() and (left[faint] == right[faint]).all())
 
 
 # ---- offsets by search -----------------------------------------------------------------------------------------

@@ -288,9 +288,7 @@ def _unknown_id(tokenizer: Any) -> int:
 _How = Literal["offsets", "repaired", "search"]
 
 
-def _align(
-    tokenizer: Any, text: str, cut: _Cut, *, unknown: NDArray[np.bool_]
-) -> tuple[NDArray[np.int64], _How]:
+def _align(tokenizer: Any, text: str, cut: _Cut, *, unknown: NDArray[np.bool_]) -> tuple[NDArray[np.int64], _How]:
     """Give the offsets [token, 2] of all tokens; those put around the text stand empty at its ends."""
     inner = ~cut.added
     first = np.argmax(inner) if inner.any() else len(inner)
@@ -315,8 +313,9 @@ def _align_text(
         if offsets is not None and alignment.same_letters(letters, offsets, found):
             return offsets, "offsets"
         return found, "search" if given is None else "repaired"
+    offsets = None if offsets is None else alignment.close_gaps(text, offsets)
     if offsets is not None and _agree_rewritten(tokenizer, letters, offsets, spellings):
-        return offsets, "offsets"
+        return offsets, "repaired"
     raise SpanError(f"the tokens of {_shown(text)} do not spell it; {type(tokenizer).__name__} cannot be mapped")
 
 
@@ -335,9 +334,7 @@ def _agree_rewritten(
     normalizer = getattr(getattr(tokenizer, "backend_tokenizer", None), "normalizer", None)
     if normalizer is None:
         return False
-    return any(
-        alignment.agree(spelling, letters, offsets, rewrite=normalizer.normalize_str) for spelling in spellings
-    )
+    return any(alignment.agree(spelling, letters, offsets, rewrite=normalizer.normalize_str) for spelling in spellings)
 
 
 def _shown(text: str) -> str:

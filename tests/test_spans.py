@@ -29,7 +29,7 @@ texts = st.one_of(
     st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12),
     st.lists(st.sampled_from("哈果 e\u0301"), min_size=1, max_size=12).map("".join),
 )
-thorough = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+thorough = settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 every = pytest.mark.parametrize("kind", zoo.ALL)
 every_fast = pytest.mark.parametrize("kind", zoo.FAST)
 LOSSLESS = ["gemma bytes", "llama bytes", "gpt2 bytes", "slow bytes", "slow characters"]
@@ -238,14 +238,18 @@ def is_kept(kind: str, character: str) -> bool:
     if kind in LOSSLESS:
         return not character.isspace() and not unicodedata.combining(character)
     plain = unicodedata.normalize("NFKC", character)
-    return unicodedata.category(character)[0] in "LNPS" and character not in "\ufffd▁" and (
-        all(unicodedata.category(c)[0] in "LNPS" for c in plain) and bool(plain.strip("\ufffd▁"))
+    return (
+        unicodedata.category(character)[0] in "LNPS"
+        and character not in "\ufffd▁"
+        and (all(unicodedata.category(c)[0] in "LNPS" for c in plain) and bool(plain.strip("\ufffd▁")))
     )
 
 
 def bytes_of_pieces(kind: str, tokens: TokenMap) -> list[int]:
     """How many bytes of the text each non-special token stands for, counted from the pieces of the vocabulary."""
-    pieces = zoo.ALL[kind]().convert_ids_to_tokens([i for i, s in zip(tokens.ids, tokens.special, strict=True) if not s])
+    pieces = zoo.ALL[kind]().convert_ids_to_tokens(
+        [i for i, s in zip(tokens.ids, tokens.special, strict=True) if not s]
+    )
     if kind in ("gemma bytes", "llama bytes"):
         return [1 if p.startswith("<0x") else len(p.replace("▁", " ").encode()) for p in pieces]
     if kind == "slow characters":
@@ -349,14 +353,15 @@ def test_search_without_offsets_agrees_with_right_offsets(kind, text):
 
 def test_offsets_agree_through_a_rewriting_that_folding_does_not_know():
     core = Tokenizer(models.WordLevel({"<unk>": 0, "梨": 1, "我": 2, "quote": 3}, unk_token="<unk>"))
-    core.normalizer = normalizers.Sequence([normalizers.Replace("苹", "梨"), normalizers.Replace("``", " quote ")])
+    core.normalizer = normalizers.Sequence([normalizers.Replace("苹", "梨"), normalizers.Replace("``", "quote")])
     core.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Split("梨", "isolated")]
     )
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, unk_token="<unk>")
-    assert carried(tokenize(tokenizer, "我 苹``苹")) == [("我", (0, 1)), ("苹", (2, 3)), ("``", (3, 5)), ("苹", (5, 6))]
+    tokens = tokenize(tokenizer, "我 苹``苹")  # the tokenizer itself gives only the second ` to the quote
+    assert carried(tokens) == [("我", (0, 1)), ("苹", (2, 3)), ("``", (3, 5)), ("苹", (5, 6))]
     with pytest.raises(SpanError, match="do not spell it"):
-        tokenize(zoo.LyingTokenizer(tokenizer, FAULTS["shifted right"]), "我 苹``苹")
+        tokenize(zoo.LyingTokenizer(tokenizer, FAULTS["one behind"]), "我 苹``苹")
 
 
 def test_pieces_that_cannot_be_read_are_refused():
@@ -376,7 +381,7 @@ def test_a_text_that_becomes_no_tokens_is_an_error():
 
 @every
 def test_half_a_surrogate_pair_is_refused_by_its_place(kind):
-    with pytest.raises(SpanError, match="character 1 of .* half of a surrogate pair"):
+    with pytest.raises(SpanError, match=r"character 1 of .* half of a surrogate pair"):
         tokenize(zoo.ALL[kind](), "我\ud83d")
 
 
@@ -387,20 +392,16 @@ def test_a_hundred_thousand_characters_take_seconds_and_nothing_is_cut_off_or_wa
     text = "我喜欢苹果 apple龘e\u0301，" * 6700
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        tokenizer("我", verbose=False)
-        own = time.process_time()
-        tokenizer(text[:1000], verbose=False)
         start = time.process_time()
         tokens = tokenize(tokenizer, text)
         took = time.process_time() - start
-    del own
     tokenizer.model_max_length = 10**30
     assert took < 6, took
     assert tokens.offsets.max() >= len(text) - 1
     assert not caplog.records
 
 
-@pytest.mark.parametrize("text", ["龘" * 30_000, " " * 30_000 + "我", "e" + "\u0301" * 30_000, "龘 " * 15_000 + "我"])
+@pytest.mark.parametrize("text", ["龘" * 20_000, " " * 20_000 + "我", "e" + "\u0301" * 20_000, "龘 " * 10_000 + "我"])
 @every
 def test_monotonous_texts_take_no_quadratic_time(kind, text):
     start = time.process_time()
@@ -430,11 +431,14 @@ def test_rows_merged_over_all_words_still_sum_to_one(kind, text, seed):
     tokens = mapped(kind, text)
     if tokens is None:
         return
-    rows = np.random.default_rng(seed).dirichlet(np.ones(len(tokens.ids)), size=(2, 3, len(tokens.ids)))
     words = words_of(tokens)
-    merged = merge_rows(rows, words, words)
-    assert merged.shape == (2, 3, len(words), len(words))
+    queries = [words[0], words[-1]]
+    rows = np.random.default_rng(seed).dirichlet(np.ones(len(tokens.ids)), size=(2, len(tokens.ids)))
+    merged = merge_rows(rows, queries, words)
+    assert merged.shape == (2, 2, len(words))
     np.testing.assert_allclose(merged.sum(axis=-1), 1, atol=1e-12)
+    by_hand = np.mean([rows[1, query, words[-1]].sum() for query in queries[0]])
+    np.testing.assert_allclose(merged[1, 0, -1], by_hand)
 
 
 @pytest.mark.parametrize(

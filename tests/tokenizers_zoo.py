@@ -98,9 +98,7 @@ def metaspace_unigram() -> PreTrainedTokenizerFast:
     core.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace(Regex(r"\s+"), " ")])
     core.pre_tokenizer = pre_tokenizers.Metaspace()
     core.decoder = decoders.Metaspace()
-    core.post_processor = processors.TemplateProcessing(
-        single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
-    )
+    core.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)])
     return PreTrainedTokenizerFast(tokenizer_object=core, **SPECIAL)
 
 
@@ -109,14 +107,10 @@ def _byte_fallback(normalizer: Any) -> PreTrainedTokenizerFast:
     names += [*"我喜欢aeilp<s>", "苹", "苹果", "果", "pp"]
     vocabulary = {name: k for k, name in enumerate(dict.fromkeys(names))}
     merges = [("▁", "▁"), ("苹", "果"), ("p", "p")]
-    core = Tokenizer(
-        models.BPE(vocab=vocabulary, merges=merges, byte_fallback=True, fuse_unk=True, unk_token="<unk>")
-    )
+    core = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, byte_fallback=True, fuse_unk=True, unk_token="<unk>"))
     core.normalizer = normalizer
     core.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
-    core.post_processor = processors.TemplateProcessing(
-        single="<s> $A", special_tokens=[("<s>", vocabulary["<s>"])]
-    )
+    core.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", vocabulary["<s>"])])
     return PreTrainedTokenizerFast(tokenizer_object=core, **SPECIAL)
 
 
