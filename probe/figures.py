@@ -128,7 +128,7 @@ def head_map(
         raise FigureError(f"head map {title!r}: grid of shape {grid.shape} for {len(layers)} layers")
     if significant is not None and np.shape(significant) != grid.shape:
         raise FigureError(f"head map {title!r}: significant has shape {np.shape(significant)}, not {grid.shape}")
-    cell = float(np.clip(5.0 / max(grid.shape), 0.135, 0.36))  # inches
+    cell = float(np.clip(4.0 / max(grid.shape), 0.12, 0.33))  # inches
     width, height = cell * grid.shape[1], cell * grid.shape[0]
     figure, axes, bar = _canvas(width=width, height=height, left=0.75, title=title)
     low, high = _limits(grid, centre)
@@ -140,8 +140,8 @@ def head_map(
     _dress_bar(bar, label)
     _ticks(axes.xaxis, [str(head) for head in range(grid.shape[1])], cell)
     _ticks(axes.yaxis, list(layers), cell)
-    axes.set_xlabel(message("figure.head", language), fontproperties=_font(8.5), color=_QUIET)
-    axes.set_ylabel(message("figure.layer", language), fontproperties=_font(8.5), color=_QUIET)
+    axes.set_xlabel(message("figure.head", language), fontproperties=_font(9.5), color=_QUIET)
+    axes.set_ylabel(message("figure.layer", language), fontproperties=_font(9.5), color=_QUIET)
     marks = _mark_cells(axes, grid=grid, significant=significant, cell=cell, language=language)
     _legend(axes, marks)
     return figure
@@ -176,8 +176,8 @@ def layer_curve(
     if zero:
         axes.axhline(0, color=_QUIET, linewidth=0.7, zorder=0)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_xlabel(message("figure.layer", language), fontproperties=_font(8.5), color=_QUIET)
-    axes.set_ylabel(label, fontproperties=_font(8.5), color=_QUIET, parse_math=False)
+    axes.set_xlabel(message("figure.layer", language), fontproperties=_font(9.5), color=_QUIET)
+    axes.set_ylabel(label, fontproperties=_font(9.5), color=_QUIET, parse_math=False)
     _dress_axes(axes)
     if series is not None:
         _legend(axes, [handle for handle in axes.lines if not str(handle.get_label()).startswith("_")])
@@ -350,7 +350,7 @@ def _canvas(
     )
     beside.set_visible(bar)
     axes.set_facecolor(_ABSENT)
-    size = min(10.5, 72 * (full_width - left - 0.1) / max(_width(title), 1.0))  # a long title is set smaller
+    size = min(12.0, 72 * (full_width - left - 0.1) / max(_width(title), 1.0))  # a long title is set smaller
     figure.text(
         left / full_width, 1 - 0.16 / full_height, title, va="top", fontproperties=_font(size), color=_INK,
         parse_math=False,
@@ -368,27 +368,27 @@ def _dress_axes(axes: Axes) -> None:
     axes.grid(axis="y", color=_RULE, linewidth=0.5)
     axes.set_axisbelow(True)
     for text in (*axes.get_xticklabels(), *axes.get_yticklabels()):
-        text.set_fontproperties(_font(8))
+        text.set_fontproperties(_font(9))
 
 
 def _dress_bar(bar: Axes, label: str) -> None:
     for spine in bar.spines.values():
         spine.set_visible(False)
     bar.set_ylabel("")
-    bar.set_title(label, loc="left", fontproperties=_font(8), color=_QUIET, pad=6, parse_math=False)
+    bar.set_title(label, loc="left", fontproperties=_font(9), color=_QUIET, pad=6, parse_math=False)
     bar.tick_params(length=0, pad=3, colors=_QUIET)
     bar.locator_params(axis="y", nbins=5)
     for text in bar.get_yticklabels():
-        text.set_fontproperties(_font(7.5))
+        text.set_fontproperties(_font(8.5))
 
 
 def _ticks(axis: Any, names: Sequence[str], cell: float) -> None:
-    step = max(1, int(np.ceil(0.16 / cell)))  # inches a label needs
+    step = max(1, int(np.ceil(0.17 / cell)))  # inches a label needs
     places = range(0, len(names), step)
     axis.set_ticks([place + 0.5 for place in places], labels=[names[place] for place in places])
     axis.set_tick_params(length=0, pad=3, colors=_QUIET)
     for text in axis.get_ticklabels():
-        text.set(fontproperties=_font(7.5), rotation=0, parse_math=False)
+        text.set(fontproperties=_font(8.5), rotation=0, parse_math=False)
 
 
 def _word_ticks(axes: Axes, words: Sequence[str], *, upright: bool, target: Sequence[int], cues: Sequence[int]) -> None:
@@ -448,7 +448,7 @@ def _legend(axes: Axes, marks: Sequence[Any]) -> None:
     if not marks:
         return
     legend = axes.figure.legend(
-        handles=list(marks), loc="lower left", ncols=min(len(marks), 4), frameon=False, prop=_font(8),
+        handles=list(marks), loc="lower left", ncols=min(len(marks), 4), frameon=False, prop=_font(9),
         bbox_to_anchor=(axes.get_position().x0, 0.0), handlelength=1.4, columnspacing=1.6, borderaxespad=0.5,
         borderpad=0,
     )  # fmt: skip
@@ -460,7 +460,7 @@ def _note_missing(figure: Figure, missing: Sequence[str], language: Language) ->
     if missing:
         names = ", ".join(f"U+{ord(character):04X}" for character in dict.fromkeys(missing))
         figure.text(0.98, 0.012, message("figure.undrawable", language, names=names), ha="right", va="bottom",
-                    fontproperties=_font(8), color=_QUIET, parse_math=False)  # fmt: skip
+                    fontproperties=_font(9), color=_QUIET, parse_math=False)  # fmt: skip
 
 
 def _line_styles(count: int) -> list[dict[str, Any]]:

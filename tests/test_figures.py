@@ -1,0 +1,212 @@
+"""Figures: Chinese is drawn, zeros and gaps are seen, and the same numbers give the same bytes."""
+
+import io
+import subprocess
+import sys
+
+import matplotlib
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+from PIL import Image
+
+from probe import figures
+from probe.errors import FigureError, OutputError
+from probe.figures import (
+    attention_colours,
+    chinese_font,
+    drawable,
+    head_map,
+    latin_font,
+    layer_curve,
+    png_bytes,
+    save_png,
+    sentence_map,
+)
+
+
+def pixels(figure):
+    return np.asarray(Image.open(io.BytesIO(png_bytes(figure))).convert("RGB")).astype(int)
+
+
+def title_only(text, families):
+    figure = Figure(figsize=(2, 1))
+    figure.text(0.1, 0.4, text, family=families, size=20)
+    return figure
+
+
+def colours_in(figure):
+    return {tuple(colour) for colour in pixels(figure).reshape(-1, 3)}
+
+
+def grid_of(layers, heads):
+    return np.random.default_rng(0).beta(1, 8, (layers, heads))
+
+
+def names(count):
+    return [str(number) for number in range(count)]
+
+
+def test_the_chinese_font_has_the_glyphs_and_draws_them():
+    choice = chinese_font()
+    assert choice.path.is_file() and choice.source in ("system", "zhplot")
+    drawn = pixels(head_map(grid_of(2, 2), title="苹果", layers=["0", "1"], label="质量", language="zh"))
+    assert (drawn < 128).any()
+
+
+def test_drawn_chinese_differs_from_the_box_of_a_missing_glyph():
+    families = list(figures._families())
+    apple, pear = (pixels(title_only(word, families)) for word in ("苹果", "梨子"))
+    with pytest.warns(UserWarning, match="missing from"):
+        figure = title_only("苹果", ["DejaVu Sans"])
+        figure.savefig(buffer := io.BytesIO(), format="png", dpi=160)
+    box = np.asarray(Image.open(buffer).convert("RGB")).astype(int)
+    assert np.abs(apple - box).sum() > 10_000 and np.abs(apple - pear).sum() > 10_000
+
+
+def test_a_missing_glyph_is_an_error_that_names_the_character():
+    with pytest.raises(FigureError, match=r"苹.*U\+82F9"):
+        png_bytes(title_only("苹", ["DejaVu Sans"]))
+    emoji = head_map(grid_of(2, 2), title="🍎", layers=["0", "1"], label="")
+    with pytest.raises(FigureError, match=r"U\+1F34E RED APPLE"):
+        png_bytes(emoji)
+
+
+def test_what_no_font_has_becomes_a_box_and_is_named():
+    assert drawable("苹果🍎x🍎") == ("苹果□x□", ("🍎",))
+    assert drawable("苹\u200d果\ufeff\ufe0f\u200f") == ("苹果", ())
+    assert drawable("a\n\tb") == ("a↓→b", ())
+    figure = sentence_map(["苹果", "🍎"], np.ones((1, 2)) / 2, rows=["0"], target=[0], cues=[], title="t")
+    assert any("U+1F34E" in text.get_text() for text in figure.texts)
+    png_bytes(figure)
+
+
+def test_dollar_signs_and_markup_of_a_text_are_not_mathematics():
+    labels = ["$x^2$", r"\frac", "$", "苹果"]
+    png_bytes(sentence_map(labels, np.ones((1, 4)) / 4, rows=["$1$"], target=[3], cues=[0], title="$\\bad{$"))
+
+
+@pytest.mark.parametrize(("layers", "heads"), [(12, 12), (18, 4), (24, 16), (48, 32), (1, 1)])
+def test_head_maps_of_every_size_fit_a_page(layers, heads):
+    content = png_bytes(head_map(grid_of(layers, heads), title="t", layers=names(layers), label="mass"))
+    width, height = Image.open(io.BytesIO(content)).size
+    assert 500 <= width <= 1100 and 250 <= height <= 1300
+    assert len(content) < 90_000
+
+
+def test_an_exact_zero_is_white_and_a_missing_value_is_grey():
+    tiny, zero, missing = np.full((2, 2), 1e-9), np.zeros((2, 2)), np.full((2, 2), np.nan)
+    tiny[0, 0] = zero[0, 0] = missing[0, 0] = 1.0
+    drawn = [head_map(grid, title="", layers=["0", "1"], label="") for grid in (tiny, zero, missing)]
+    lowest = tuple(bytes.fromhex(attention_colours(256)[0][1:]))
+    grey = tuple(bytes.fromhex(figures._ABSENT[1:]))
+    counts = [[(pixels(figure) == colour).all(axis=-1).sum() for colour in (lowest, grey)] for figure in drawn]
+    assert counts[0][0] > 3000 and counts[0][1] < 100
+    assert counts[1][0] < 1000 and counts[1][1] < 100
+    assert counts[2][1] > 3000
+    assert [text.get_text() for text in drawn[1].legends[0].get_texts()] == ["exactly 0"]
+    assert [text.get_text() for text in drawn[2].legends[0].get_texts()] == ["no value"]
+
+
+def test_a_diverging_map_is_even_about_its_centre():
+    grid = np.array([[-0.1, 0.4], [0.0, 0.2]])
+    mesh = head_map(grid, title="", layers=["0", "1"], label="", centre=0.0).axes[0].collections[0]
+    assert mesh.get_clim() == (-0.4, 0.4)
+
+
+def test_significant_heads_are_framed():
+    grid = grid_of(3, 3)
+    chosen = grid > np.median(grid)
+    plain, framed = (head_map(grid, title="", layers=names(3), label="", significant=marks) for marks in (None, chosen))
+    assert len(framed.axes[0].patches) - len(plain.axes[0].patches) == chosen.sum()
+    assert colours_in(framed) - colours_in(plain)
+
+
+def test_all_zero_and_all_missing_maps_are_drawn():
+    for value in (0.0, np.nan):
+        for centre in (None, 0.0):
+            png_bytes(head_map(np.full((2, 3), value), title="t", layers=["0", "1"], label="", centre=centre))
+
+
+def test_the_same_numbers_give_the_same_bytes_without_date_or_software():
+    first, second = (png_bytes(head_map(grid_of(4, 4), title="苹果", layers=names(4), label="")) for _ in range(2))
+    assert first == second
+    assert b"tEXt" not in first and b"tIME" not in first
+
+
+def test_drawing_leaves_matplotlibs_settings_and_pyplot_alone():
+    def settings():  # read past RcParams, whose own reading chooses a backend
+        return {name: dict.__getitem__(matplotlib.rcParams, name) for name in matplotlib.rcParams}
+
+    before = settings()
+    png_bytes(head_map(grid_of(3, 3), title="苹果", layers=names(3), label=""))
+    assert settings() == before
+    from matplotlib import pyplot
+
+    assert pyplot.get_fignums() == []
+
+
+def test_a_layer_curve_has_one_line_a_series_and_leaves_gaps():
+    frame = pd.DataFrame({"layer": [0, 1, 2] * 2, "e": [0.1, np.nan, 0.3, 0.2, 0.2, 0.2], "model": list("aaabbb")})
+    frame = frame.assign(low=frame.e - 0.05, high=frame.e + 0.05)
+    figure = layer_curve(frame, x="layer", y="e", low="low", high="high", series="model", title="苹果", label="效应")
+    labels = [line.get_label() for line in figure.axes[0].lines if not line.get_label().startswith("_")]
+    assert labels == ["a", "b"]
+    styles = {(line.get_color(), line.get_linestyle(), line.get_marker()) for line in figure.axes[0].lines[:2]}
+    assert len(styles) == 2
+    png_bytes(figure)
+    with pytest.raises(FigureError, match="no column 'lo'"):
+        layer_curve(frame, x="layer", y="e", low="lo", high="high", title="t", label="")
+
+
+def test_a_sentence_map_frames_the_target_and_underlines_the_cues():
+    weights = np.random.default_rng(0).dirichlet(np.ones(4), 3)
+    figure = sentence_map(["我", "喜欢", "苹", "果"], weights, rows=names(3), target=[2, 3], cues=[1], title="t")
+    ticks = figure.axes[0].get_xticklabels()
+    assert [tick.get_bbox_patch() is not None for tick in ticks] == [False, False, True, True]
+    assert len(figure.axes[0].lines) == 1
+    png_bytes(figure)
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda: head_map(np.zeros((2, 2)), title="t", layers=["0"], label=""),
+        lambda: head_map(np.zeros((2, 2)), title="t", layers=["0", "1"], label="", significant=np.zeros(3, bool)),
+        lambda: sentence_map(["a"], np.zeros((1, 2)), rows=["0"], target=[], cues=[], title="t"),
+        lambda: sentence_map([], np.zeros((1, 0)), rows=["0"], target=[], cues=[], title="t"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_refused(draw):
+    with pytest.raises(FigureError, match="'t'"):
+        draw()
+
+
+def test_a_folder_that_is_not_there_is_one_line(tmp_path):
+    figure = head_map(np.ones((1, 1)), title="t", layers=["0"], label="")
+    with pytest.raises(OutputError, match=r"cannot write .*gone"):
+        save_png(figure, tmp_path / "gone" / "a.png")
+    save_png(figure, tmp_path / "a.png")
+    assert (tmp_path / "a.png").read_bytes() == png_bytes(figure)
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_attention_colours_step_evenly_in_lightness(dark):
+    def lightness(colour):  # CIE L*, another scale than the one the colours are made in
+        rgb = np.array(list(bytes.fromhex(colour[1:]))) / 255
+        linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+        return 116 * np.cbrt(linear @ [0.2126, 0.7152, 0.0722]) - 16
+
+    steps = np.diff([lightness(colour) for colour in attention_colours(17, dark=dark)])
+    assert (steps > 0).all() if dark else (steps < 0).all()
+    assert np.abs(steps).max() < 1.8 * np.abs(steps).min()
+
+
+def test_the_latin_faces_are_there():
+    assert latin_font("Regular").is_file() and latin_font("Italic").is_file()
+
+
+def test_figures_and_report_need_no_torch():
+    code = "import sys, probe.figures, probe.report, probe.messages; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
