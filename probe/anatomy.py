@@ -1,0 +1,180 @@
+"""What kind of model a live model is: direction, headless inside, longest text, whether its tokenizer fits it."""
+
+import hashlib
+import json
+from typing import Any, Literal
+
+from probe.errors import ModelError
+
+Kind = Literal["encoder", "decoder", "encoder-decoder"]
+PROBE_TEXT = "我喜欢苹果 apple"
+# Named attention, but without a softmax over the tokens: there are no rows to read.
+WITHOUT_SOFTMAX = {"rwkv": "RWKV replaces attention by a recurrence"}
+POSITION_TABLES = ("position_embeddings", "position_embedding", "wpe", "embed_positions", "embed_position")
+
+
+def base_of(model: Any) -> Any:
+    """The Hugging Face model inside a PeftModel (adapters stay injected), or the model itself."""
+    return model.get_base_model() if hasattr(model, "peft_config") and hasattr(model, "get_base_model") else model
+
+
+def backbone_of(model: Any) -> Any:
+    """The headless PreTrainedModel inside: what gives hidden states from input_ids."""
+    whole = base_of(model)
+    inner = whole.base_model
+    if inner is not whole or whole.get_output_embeddings() is None:
+        return inner
+    return _without_head(whole)
+
+
+def _without_head(whole: Any) -> Any:
+    """A headless model around the same modules, for families like T5 whose head sits beside the stacks."""
+    import torch
+    from transformers import MODEL_MAPPING
+
+    if type(whole.config) not in MODEL_MAPPING:
+        return whole
+    headless = MODEL_MAPPING[type(whole.config)]
+    with torch.device("meta"):
+        shell = headless(whole.config)
+    children = dict(whole.named_children())
+    if not set(dict(shell.named_children())) <= set(children):
+        return whole
+    for name, _ in list(shell.named_children()):
+        setattr(shell, name, children[name])
+    return shell.train(whole.training)
+
+
+def kind_of(backbone: Any) -> Kind:
+    """Which way the model can look: encoder (both ways), decoder (back only), or one of each."""
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING
+
+    config = backbone.config
+    if getattr(config, "is_encoder_decoder", False):
+        return "encoder-decoder"
+    causal = [module.is_causal for module in attention_modules(backbone) if hasattr(module, "is_causal")]
+    if causal:
+        return "decoder" if any(causal) else "encoder"
+    only_causal = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING and type(config) not in MODEL_FOR_MASKED_LM_MAPPING
+    return "decoder" if only_causal and config.model_type != "xlnet" else "encoder"
+
+
+def attention_modules(model: Any) -> list[Any]:
+    """All modules whose class says that they attend."""
+    return [
+        module
+        for module in model.modules()
+        if "attention" in type(module).__name__.lower() or "attn" in type(module).__name__.lower()
+    ]
+
+
+def check_attention(backbone: Any, name: str) -> None:
+    """Raises ModelError if the model takes no text or has no attention weights at all."""
+    model_type = backbone.config.model_type
+    if backbone.main_input_name != "input_ids":
+        raise ModelError(f"{name} ({type(backbone).__name__}) reads {backbone.main_input_name}, not text")
+    why = WITHOUT_SOFTMAX.get(model_type)
+    if why or not attention_modules(backbone):
+        reason = why or "none of its layers attends"
+        raise ModelError(
+            f"{name} ({type(backbone).__name__}) has no attention to look at: {reason}; choose a transformer"
+        )
+
+
+def max_positions_of(backbone: Any) -> int | None:
+    """The longest text in tokens, special tokens included; None if nothing bounds it (relative positions)."""
+    config = backbone.config.get_text_config() if hasattr(backbone.config, "get_text_config") else backbone.config
+    limits = [_rows(module) for name, module in backbone.named_modules() if _is_position_table(name, module)]
+    if limits:
+        return min(limits)
+    if hasattr(config, "relative_attention_num_buckets"):
+        return None
+    for field in ("max_position_embeddings", "n_positions", "max_seq_len"):
+        value = getattr(config, field, None)
+        if isinstance(value, int) and value > 0:
+            return value
+    return None
+
+
+def _is_position_table(name: str, module: Any) -> bool:
+    import torch
+
+    return name.rpartition(".")[2] in POSITION_TABLES and isinstance(module, torch.nn.Embedding)
+
+
+def _rows(table: Any) -> int:
+    """Usable rows: BART-like tables keep `offset` rows free, RoBERTa-like ones those up to the padding row."""
+    offset = getattr(table, "offset", None)
+    if offset is None:
+        offset = 0 if table.padding_idx is None else table.padding_idx + 1
+    return int(table.num_embeddings) - int(offset)
+
+
+def check_tokenizer(tokenizer: Any, backbone: Any, name: str) -> tuple[str, ...]:
+    """What a reader must know of the pair; raises ModelError if they cannot belong together."""
+    ids = list(tokenizer(PROBE_TEXT, add_special_tokens=False)["input_ids"])
+    if not ids:
+        raise ModelError(
+            f"{name}: its tokenizer ({type(tokenizer).__name__}) turns {PROBE_TEXT!r} into no tokens at all; "
+            "tokenizer files and config.json do not belong together"
+        )
+    rows = int(backbone.get_input_embeddings().weight.shape[0])
+    vocabulary = tokenizer.get_vocab()
+    added = set(tokenizer.get_added_vocab())
+    beyond = {token: number for token, number in vocabulary.items() if number >= rows}
+    if any(token not in added for token in beyond):
+        raise ModelError(
+            f"{name}: its tokenizer has ids up to {max(beyond.values())}, its embedding matrix only {rows} rows; "
+            "the tokenizer belongs to another model"
+        )
+    notes = []
+    if beyond:
+        notes.append(f"the added tokens {', '.join(sorted(beyond)[:5])} have no embedding: do not use them in a text")
+    if tokenizer.unk_token_id is not None and ids.count(tokenizer.unk_token_id) * 2 > len(ids):
+        notes.append(f"the tokenizer knows less than half of {PROBE_TEXT!r}: most tokens become unknown")
+    return tuple(notes)
+
+
+def fingerprint(model: Any, tokenizer: Any) -> str:
+    """SHA-256 over weights, configuration and tokenizer: equal if and only if the numbers must be equal.
+
+    Hashes what is in memory (1.2 GB a second), so a live model, its folder and its hub copy agree.
+    """
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
+        digest.update(_bytes(tensor))
+    digest.update(_settings(base_of(model).config))
+    digest.update(_tokenizer_text(tokenizer))
+    return digest.hexdigest()
+
+
+def _bytes(tensor: Any) -> Any:
+    import torch
+
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    return memoryview(flat.view(torch.uint8).numpy()) if flat.numel() else b""
+
+
+def _settings(config: Any) -> bytes:
+    """The configuration without where it was read from and which version wrote it."""
+    passing = {"_name_or_path", "transformers_version", "architectures", "dtype", "quantization_config"}
+    kept = {key: value for key, value in config.to_dict().items() if key.lstrip("_") != "attn_implementation"}
+    kept = {key: value for key, value in kept.items() if key not in passing}
+    return json.dumps(kept, sort_keys=True, default=str).encode()
+
+
+def _tokenizer_text(tokenizer: Any) -> bytes:
+    """The tokenizer as text; padding and truncation, which change with every use, are left out."""
+    core = getattr(tokenizer, "backend_tokenizer", None)
+    if core is None:
+        return json.dumps(tokenizer.get_vocab(), sort_keys=True).encode()
+    padding, truncation = core.padding, core.truncation
+    core.no_padding()
+    core.no_truncation()
+    text: str = core.to_str()
+    if padding:
+        core.enable_padding(**padding)
+    if truncation:
+        core.enable_truncation(**truncation)
+    return text.encode()

@@ -1,0 +1,339 @@
+"""load_model: any source of a text model with attention -> LoadedModel, ready to capture from."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from probe import adapters, embedded
+from probe.advice import collected_advice
+from probe.anatomy import (
+    Kind,
+    backbone_of,
+    base_of,
+    check_attention,
+    check_tokenizer,
+    fingerprint,
+    kind_of,
+    max_positions_of,
+)
+from probe.buildonce import Progress
+from probe.errors import ModelError
+from probe.sources import Access, Source, display_name, find_source, has_tokenizer
+
+if TYPE_CHECKING:
+    import torch
+
+Head = Literal["none", "lm"]
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LoadedModel:
+    """A model and its tokenizer, in eval mode, with what a report must say of them."""
+
+    name: str
+    model: Any  # PreTrainedModel or PeftModel, as loaded
+    backbone: Any  # the headless PreTrainedModel inside, adapters injected: what captures run
+    tokenizer: Any
+    kind: Kind
+    device: "torch.device"
+    dtype: "torch.dtype"
+    fingerprint: str  # SHA-256 of weights, configuration and tokenizer
+    origin: Mapping[str, str]  # for the manifest; no absolute paths
+    notes: tuple[str, ...]  # what a reader must know
+    max_positions: int | None  # longest text in tokens, special ones included; None if unbounded
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownModel:
+    """A builtin model, for the list of models."""
+
+    name: str
+    what: str
+    size: int  # bytes on disk once built
+    licence: str
+    built: bool
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Settings:
+    """How a model is to be loaded, checked."""
+
+    device: Any
+    dtype: Any  # a torch dtype or "auto"
+    head: Head
+    code: bool
+
+    def loading(self, source: Source) -> dict[str, Any]:
+        """The arguments every from_pretrained call shares."""
+        files = {"gguf_file": source.gguf} if source.gguf else {"use_safetensors": True}
+        return {**files, "local_files_only": True, "trust_remote_code": self.code, "dtype": self.dtype}
+
+
+def load_model(
+    source: Any,
+    *,
+    tokenizer: Any = None,
+    device: str = "auto",
+    dtype: str = "auto",
+    head: Head = "none",
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    progress: Progress | None = None,
+) -> LoadedModel:
+    """A model from a name, a path, or a live PreTrainedModel or PeftModel with its tokenizer.
+
+    device: "auto" (CUDA, else MPS, else CPU), "cpu", "cuda", "cuda:1", "mps". dtype: "auto" (float32 on the CPU, the
+    checkpoint's own on accelerators) or one of DTYPES. head "lm" loads the language-model head as well. Weights are
+    read as safetensors or GGUF only; a repository's own Python code runs only with trust_remote_code. Raises
+    ModelError, one line.
+    """
+    if not isinstance(source, str | Path):
+        if (device, dtype, revision) != ("auto", "auto", None):
+            raise ModelError("a live model stays as it is: move or cast it before, without device, dtype, revision")
+        return model_from_parts(source, tokenizer, name=_live_name(source))
+    if head not in ("none", "lm"):
+        raise ModelError(f"head {head!r} is unknown; allowed are none, lm")
+    where = _device(device)
+    settings = _Settings(device=where, dtype=_dtype(dtype, where), head=head, code=trust_remote_code)
+    access = Access(revision=revision, code=trust_remote_code, progress=progress)
+    found = find_source(source, access)
+    with collected_advice() as advice, _one_line(found.name):
+        model, notes = _load(found, settings)
+        if tokenizer is None or isinstance(tokenizer, str | Path):
+            tokenizer = _load_tokenizer(found if tokenizer is None else find_source(tokenizer, access), settings)
+        model.to(where)
+    notes = (*found.notes, *notes, *advice)
+    return _described(model, tokenizer, name=found.name, origin=found.origin, notes=notes)
+
+
+def model_from_parts(model: Any, tokenizer: Any, *, name: str) -> LoadedModel:
+    """A live PreTrainedModel or PeftModel with its tokenizer; the model is put into eval mode."""
+    if not hasattr(base_of(model), "base_model_prefix"):
+        raise ModelError(f"{name} is a {type(model).__name__}, not a Hugging Face PreTrainedModel or PeftModel")
+    if tokenizer is None:
+        raise ModelError(f"{name}: a live model needs its tokenizer as well (tokenizer=...)")
+    return _described(model, tokenizer, name=name, origin={"source": "live"}, notes=())
+
+
+def known_models() -> tuple[KnownModel, ...]:
+    """The builtin models."""
+    return tuple(
+        KnownModel(
+            name=f"builtin:{builtin.name}",
+            what=builtin.what,
+            size=builtin.bytes_on_disk,
+            licence=builtin.licence,
+            built=embedded.is_built(builtin.name),
+        )
+        for builtin in map(embedded.find, embedded.names())
+    )
+
+
+def _described(
+    model: Any, tokenizer: Any, *, name: str, origin: Mapping[str, str], notes: tuple[str, ...]
+) -> LoadedModel:
+    if base_of(model) is not model:
+        for config in model.peft_config.values():
+            adapters.check_method(str(config.peft_type), name)
+    backbone = backbone_of(model.eval())
+    check_attention(backbone, name)
+    notes = (*notes, *check_tokenizer(tokenizer, backbone, name))
+    return LoadedModel(
+        name=name,
+        model=model,
+        backbone=backbone,
+        tokenizer=tokenizer,
+        kind=kind_of(backbone),
+        device=next(backbone.parameters()).device,
+        dtype=backbone.dtype,
+        fingerprint=fingerprint(model, tokenizer),
+        origin={**origin, "architecture": type(base_of(model)).__name__},
+        notes=tuple(dict.fromkeys(notes)),
+        max_positions=max_positions_of(backbone),
+    )
+
+
+def _live_name(model: Any) -> str:
+    given = str(getattr(getattr(base_of(model), "config", None), "_name_or_path", None) or "")
+    return display_name(Path(given)) if given else type(model).__name__
+
+
+# Device and dtype
+
+
+def _device(wanted: str) -> Any:
+    import torch
+
+    mps = torch.backends.mps.is_available()
+    if wanted == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "mps" if mps else "cpu")
+    try:
+        device = torch.device(wanted)
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in ("cpu", "cuda", "mps"):
+        raise ModelError(f"device {wanted!r} is unknown; allowed are auto, cpu, cuda, cuda:N, mps")
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ModelError(f"device {wanted!r}: torch {torch.__version__} finds no CUDA here; use auto or cpu")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ModelError(f"device {wanted!r}: there are {torch.cuda.device_count()} CUDA devices, counted from 0")
+    if device.type == "mps" and not mps:
+        raise ModelError(f"device {wanted!r}: torch {torch.__version__} finds no MPS here; use auto or cpu")
+    return device
+
+
+def _dtype(wanted: str, device: Any) -> Any:
+    import torch
+
+    if wanted == "auto":
+        return torch.float32 if device.type == "cpu" else "auto"
+    if wanted not in DTYPES:
+        raise ModelError(f"dtype {wanted!r} is unknown; allowed are auto, {', '.join(DTYPES)}")
+    return getattr(torch, wanted)
+
+
+# Loading
+
+
+@contextmanager
+def _one_line(name: str) -> Iterator[None]:
+    """What the libraries raise while they load, as one line that names the model."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except (OSError, ValueError, RuntimeError, KeyError, TypeError, AttributeError, ImportError) as error:
+        raise ModelError(f"{name} cannot be loaded: {_first_line(error)}") from error
+    except SafetensorError as error:
+        raise ModelError(f"{name}: its weights cannot be read: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{lines[0] if lines else ''} ({type(error).__name__})".strip()
+
+
+def _load(source: Source, settings: _Settings) -> tuple[Any, tuple[str, ...]]:
+    """The model on the CPU and notes on what was newly initialised or left over."""
+    from transformers import AutoConfig
+
+    arguments = settings.loading(source)
+    arguments = {key: value for key, value in arguments.items() if key not in ("use_safetensors", "dtype")}
+    config = AutoConfig.from_pretrained(source.folder, **arguments)
+    if source.adapter is None:
+        kind = _head_class(config, source.name) if settings.head == "lm" else "AutoModel"
+        return _load_class(source, settings, kind, config)
+    labels = adapters.label_count(source.adapter)
+    if labels is not None:
+        config.num_labels = labels
+    kind, inside = _class_for(source.adapter, config, settings, source.name)
+    model, notes = _load_class(source, settings, kind, config)
+    if inside:  # the adapter was trained on the headless model: it goes into the one inside ours
+        adapters.attach(backbone_of(model), source.adapter, source.name)
+        return model, notes
+    return adapters.attach(model, source.adapter, source.name), notes
+
+
+def _load_class(source: Source, settings: _Settings, kind: str, config: Any) -> tuple[Any, tuple[str, ...]]:
+    import torch
+    import transformers
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # new weights, if there are any, are the same every time
+        model, info = getattr(transformers, kind).from_pretrained(
+            source.folder, config=config, output_loading_info=True, **settings.loading(source)
+        )
+    return model, _judge_loading(model, info, source)
+
+
+def _judge_loading(model: Any, info: Mapping[str, Any], source: Source) -> tuple[str, ...]:
+    """Notes on weights that were newly initialised or left over; ModelError if the backbone lacks any."""
+    missing = sorted(info["missing_keys"])
+    if missing and all(key.split(".")[-3:-2] == ["pooler"] or "pooler." in key for key in missing):
+        return _without_pooler(model, missing)
+    backbone = backbone_of(model)
+    inside = {id(tensor) for tensor in backbone.state_dict(keep_vars=True).values()}
+    tensors = model.state_dict(keep_vars=True)
+    lacking = [key for key in missing if id(tensors.get(key)) in inside and "pooler" not in key]
+    if lacking:
+        raise ModelError(
+            f"{source.name}: {len(lacking)} weights are missing from its files, first {lacking[0]}; "
+            "config.json and weights do not belong together"
+        )
+    notes = []
+    if missing:
+        notes.append(
+            f"newly initialised, not trained: {len(missing)} weights ({', '.join(missing[:3])}"
+            f"{', ...' if len(missing) > 3 else ''}); whatever comes out of them means nothing"
+        )
+    stacks = {name for name, _ in backbone.named_children()}
+    unused = [key for key in sorted(info["unexpected_keys"]) if stacks & set(key.split(".")[:2])]
+    if unused:
+        notes.append(f"{len(unused)} weights in the files are not used by the model, first {unused[0]}")
+    return tuple(notes)
+
+
+def _without_pooler(model: Any, missing: list[str]) -> tuple[str, ...]:
+    """Takes a pooler that has no trained weights off, where the model allows it: no random number stays inside."""
+    import inspect
+
+    backbone = backbone_of(model)
+    if "add_pooling_layer" in inspect.signature(type(backbone).__init__).parameters:
+        backbone.pooler = None
+        return ()
+    return (f"newly initialised, not trained: the pooler ({len(missing)} weights); it is not used here",)
+
+
+def _head_class(config: Any, name: str) -> str:
+    """The Auto class that has the language-model head of this architecture."""
+    import transformers
+
+    named = " ".join(config.architectures or ())
+    masked = type(config) in transformers.MODEL_FOR_MASKED_LM_MAPPING
+    if config.is_encoder_decoder and type(config) in transformers.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING:
+        return "AutoModelForSeq2SeqLM"
+    if masked and "CausalLM" not in named and not getattr(config, "is_decoder", False):
+        return "AutoModelForMaskedLM"
+    code = getattr(config, "auto_map", None) or {}
+    if type(config) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING or "AutoModelForCausalLM" in code:
+        return "AutoModelForCausalLM"
+    raise ModelError(f"{name}: the family {config.model_type} has no language-model head; leave head=lm out")
+
+
+def _class_for(adapter: adapters.Adapter, config: Any, settings: _Settings, name: str) -> tuple[str, bool]:
+    """The Auto class whose modules the adapter's tensors name, and whether they name those of its backbone."""
+    import torch
+    import transformers
+
+    wanted = [adapters.TASK_CLASSES.get(adapter.task or "", "AutoModel"), "AutoModel"]
+    try:
+        head = _head_class(config, name)
+        wanted = [head, *wanted] if settings.head == "lm" else [*wanted, head]
+    except ModelError:
+        if settings.head == "lm":
+            raise
+    for kind in dict.fromkeys([*wanted, *adapters.TASK_CLASSES.values()]):
+        try:
+            with torch.device("meta"):
+                shell = getattr(transformers, kind).from_config(config, trust_remote_code=settings.code)
+        except ValueError:  # the family has no such head
+            continue
+        if adapters.fits(adapter, shell):
+            return kind, False
+        if kind != "AutoModel" and adapters.fits(adapter, backbone_of(shell)):
+            return kind, True
+    first = next(iter(adapter.shapes), "none")
+    raise ModelError(f"{name}: its tensors ({first}, ...) name no modules of its base {adapter.base}")
+
+
+def _load_tokenizer(source: Source, settings: _Settings) -> Any:
+    from transformers import AutoTokenizer
+
+    folder = source.tokenizer or source.folder
+    gguf = {"gguf_file": source.gguf} if source.gguf and source.tokenizer is None else {}
+    if not gguf and not has_tokenizer(folder):
+        raise ModelError(f"{source.name} has no tokenizer files; give a tokenizer (tokenizer=...)")
+    return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=settings.code, **gguf)
