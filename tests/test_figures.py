@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from probe import figures
+from probe.colours import attention_colours
 from probe.errors import FigureError, OutputError
 from probe.figures import (
-    attention_colours,
     chinese_font,
     drawable,
     head_map,
@@ -189,18 +189,6 @@ def test_a_folder_that_is_not_there_is_one_line(tmp_path):
         save_png(figure, tmp_path / "gone" / "a.png")
     save_png(figure, tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes() == png_bytes(figure)
-
-
-@pytest.mark.parametrize("dark", [False, True])
-def test_attention_colours_step_evenly_in_lightness(dark):
-    def lightness(colour):  # CIE L*, another scale than the one the colours are made in
-        rgb = np.array(list(bytes.fromhex(colour[1:]))) / 255
-        linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
-        return 116 * np.cbrt(linear @ [0.2126, 0.7152, 0.0722]) - 16
-
-    steps = np.diff([lightness(colour) for colour in attention_colours(17, dark=dark)])
-    assert (steps > 0).all() if dark else (steps < 0).all()
-    assert np.abs(steps).max() < 1.8 * np.abs(steps).min()
 
 
 def test_the_latin_faces_are_there():

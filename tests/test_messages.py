@@ -31,7 +31,7 @@ def test_missing_and_surplus_values_are_refused(values):
 
 
 def test_an_unknown_key_or_language_is_refused():
-    with pytest.raises(KeyError, match="no.such"):
+    with pytest.raises(KeyError, match=r"no\.such"):
         message("no.such", "en")
     with pytest.raises(ValueError, match="en, zh"):
         message("page.source", "fr")

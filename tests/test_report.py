@@ -114,14 +114,16 @@ def realistic_sections(count: int = 60, *, chinese: bool = False) -> list[Sectio
         for (layer, head), value in list(np.ndenumerate(np.nan_to_num(grid)))[:40]
     )
     text_en = (
-        "On these 60 sentences one head carries most of what 苹果 reads from its cue: layer 7, head 3, with 0.72 of the "
-        "target’s attention (0.69 to 0.75).",
-        "Mass describes, it does not explain. Cutting the edge from target to cue in this head moves the target’s state "
-        "by 0.08 along the fruit–company direction; cutting it everywhere moves it by 0.25. The rest goes other ways.",
+        "On these 60 sentences one head carries most of what 苹果 reads from its cue: layer 7, head 3, "
+        "with 0.72 of the target’s attention (0.69 to 0.75).",
+        "Mass describes, it does not explain. Cutting the edge from target to cue in this head moves the target’s "
+        "state by 0.08 along the fruit–company axis; cutting it everywhere moves it by 0.25. The rest goes elsewhere.",
     )
     text_zh = (
-        "在这 60 个句子中，“苹果”从线索词读取的信息主要由一个头承担：第 7 层第 3 头，占目标词注意力的 0.72（0.69 至 0.75）。",
-        "注意力质量只是描述，不是解释。在这个头中切断目标词到线索词的边，目标词的状态沿水果—公司方向移动 0.08；在所有头中切断则移动 0.25。其余信息经由别的路径。",
+        "在这 60 个句子中，“苹果”从线索词读取的信息主要由一个头承担："
+        "第 7 层第 3 头，占目标词注意力的 0.72（0.69 至 0.75）。",
+        "注意力质量只是描述，不是解释。在这个头中切断目标词到线索词的边，"
+        "目标词的状态沿水果—公司方向移动 0.08；在所有头中切断则移动 0.25。其余信息经由别的路径。",
     )
     maps = sentence_maps(count)
     return [
@@ -390,10 +392,15 @@ def test_a_table_without_rows_and_a_page_without_sections_are_pages():
 
 # ---- in a browser
 
-FLAGS = (
-    "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync"
-).split()
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 
 
 @pytest.fixture(scope="module")
@@ -572,7 +579,8 @@ def test_the_dark_scheme_turns_page_and_colours_round(browser, page_file):
 def test_words_stand_out_from_every_colour_behind_them(browser, page_file):
     contrast = """all => all.map(one => {
       const light = (colour) => { const [r, g, b] = colour.match(/[0-9.]+/g).map(Number).map((part) =>
-        (part /= 255) <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4); return 0.2126*r + 0.7152*g + 0.0722*b };
+        (part /= 255) <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
+        return 0.2126*r + 0.7152*g + 0.0722*b };
       const style = getComputedStyle(one);
       const [a, b] = [light(style.color), light(style.backgroundColor)];
       return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05) })"""

@@ -13,8 +13,8 @@ from urllib.parse import quote
 import jinja2
 from markupsafe import Markup
 
+from probe.colours import attention_colours
 from probe.errors import FigureError
-from probe.figures import attention_colours
 from probe.messages import LANGUAGES, Language, message, messages_under
 from probe.report.numbers import column_text, is_numeric, value_html
 from probe.report.sections import CheckRow, Section, Table
