@@ -180,8 +180,9 @@ def _print_line(console: Console, line: Text) -> None:
 
 def _plain_table(*columns: str) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold")
+    for column in columns[:-1]:
+        table.add_column(column, no_wrap=True)
+    table.add_column(columns[-1], overflow="fold")
     return table
 
 

@@ -1,0 +1,278 @@
+"""The command line: `python -m probe report | attend | check | models`. Each command loads what it needs itself."""
+
+import os
+import re
+import signal
+import sys
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
+
+import typer
+
+from probe.errors import CijingError
+
+if TYPE_CHECKING:
+    from probe.models import LoadedModel
+
+DEFAULT_MODEL = "builtin:e5-small"
+MOST = 4096  # layers or heads that a list like 0-11 may name
+# Typer brings its own click and names only this one of its classes; its ancestors are all other usage errors.
+USAGE_ERRORS = tuple(kind for kind in typer.BadParameter.__mro__ if issubclass(kind, Exception))[:-1]
+UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Look at how a pretrained language model reads an ambiguous word.",
+)
+
+
+def _numbers(text: str) -> frozenset[int]:
+    """Read "0-5,11" as the numbers it names."""
+    numbers: set[int] = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d{1,4})(?:\s*-\s*(\d{1,4}))?\s*", part)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if not first <= last < MOST:
+            raise typer.BadParameter(f"{text!r}: allowed are numbers and ranges from 0, like 0-5,11")
+        numbers.update(range(first, last + 1))
+    return frozenset(numbers)
+
+
+def _bytes(text: str) -> int:
+    """Read "4GB", "500 MB" or a plain number of bytes."""
+    match = re.fullmatch(r"\s*(\d{1,15}(?:\.\d{1,9})?)\s*([KMGT]?)B?\s*", text, re.IGNORECASE)
+    size = int(float(match[1]) * UNITS[match[2].upper()]) if match else 0
+    if size < 1:
+        raise typer.BadParameter(f"{text!r}: allowed is a size like 4GB or 500MB")
+    return size
+
+
+SOURCES = "builtin:NAME, hub id, folder, adapter folder or GGUF file."
+Model = Annotated[str, typer.Option("--model", "-m", metavar="MODEL", help=SOURCES)]
+Device = Annotated[str, typer.Option(metavar="DEVICE", help="auto, cpu, cuda, cuda:1 or mps.")]
+Dtype = Annotated[str, typer.Option(metavar="DTYPE", help="auto, float32, bfloat16 or float16.")]
+Revision = Annotated[str | None, typer.Option(metavar="REVISION", help="Branch, tag or commit of a hub model.")]
+RemoteCode = Annotated[bool, typer.Option("--trust-remote-code", help="Run Python code that the model brings along.")]
+Layers = Annotated[
+    Any, typer.Option(parser=_numbers, metavar="LIST", help="Only these layers, as in 0-5,11; counted from 0.")
+]
+Heads = Annotated[Any, typer.Option(parser=_numbers, metavar="LIST", help="Only these heads.")]
+Budget = Annotated[Any, typer.Option(parser=_bytes, metavar="SIZE", help="Memory that a capture may take, as in 4GB.")]
+CutToFit = Annotated[bool, typer.Option("--cut-to-fit", help="Cut a text that is too long around its target.")]
+
+
+@app.command()
+def report(
+    cases: Annotated[str, typer.Argument(help="A shipped set (relations, apple) or a .yaml, .jsonl or .csv file.")] = (
+        "relations"
+    ),
+    model: Model = DEFAULT_MODEL,
+    out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Run folder. [default: runs/NAME]")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an earlier run in that folder.")] = False,
+    language: Annotated[Literal["en", "zh"], typer.Option(help="Language of the page.")] = "en",
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    revision: Revision = None,
+    trust_remote_code: RemoteCode = False,
+    layers: Layers = None,
+    heads: Heads = None,
+    cut: Annotated[bool, typer.Option("--cut/--no-cut", help="Also cut edges and measure what that changes.")] = True,
+    cut_cases: Annotated[int, typer.Option(min=1, help="At most so many cases have their edges cut.")] = 400,
+    sentences: Annotated[int, typer.Option(min=0, help="At most so many sentences stand on the page.")] = 500,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all that is drawn at random.")] = 0,
+    batch_tokens: Annotated[int, typer.Option(min=1, help="Tokens of a batch, padding included.")] = 4096,
+    memory_budget: Budget = None,
+    cut_to_fit: CutToFit = False,
+    cache: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Keep captures here and use them again.")] = None,
+) -> None:
+    """Write a run folder about a set of cases: page, figures, tables and manifest."""
+    from probe.cases import load_cases
+    from probe.runs import open_run
+    from probe.terminal import show_progress
+
+    case_set = load_cases(cases)
+    target = out or Path("runs") / case_set.name
+    with open_run(target, force=force) as folder:
+        from probe.study import StudySettings, run_report
+
+        settings = StudySettings(
+            language=language,
+            layers=layers,
+            heads=heads,
+            cut=cut,
+            cut_cases=cut_cases,
+            sentences=sentences,
+            seed=seed,
+            batch_tokens=batch_tokens,
+            memory_budget=memory_budget,
+            cut_to_fit=cut_to_fit,
+            cache=cache,
+        )
+        with folder.stage("load"):
+            loaded = _load(model, device=device, dtype=dtype, revision=revision, code=trust_remote_code)
+        with show_progress() as progress:
+            check = run_report(loaded, case_set, settings=settings, folder=folder, progress=progress)
+    if not check.passed:
+        _say("self-check failed: do not trust these numbers before you have read the page's self-check")
+    print(target / "report.html")
+
+
+@app.command()
+def attend(
+    target: Annotated[str, typer.Option("--target", "-t", help="The word to look from.")],
+    text: Annotated[str | None, typer.Argument(help="The text, for example 我喜欢苹果.")] = None,
+    cue: Annotated[list[str] | None, typer.Option("--cue", "-c", help="A word to mark; may be given again.")] = None,
+    occurrence: Annotated[int, typer.Option(min=1, help="Which one, where the target stands more than once.")] = 1,
+    chat: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Messages as JSON, put through the model's template.")
+    ] = None,
+    model: Model = DEFAULT_MODEL,
+    layers: Layers = None,
+    heads: Heads = None,
+    png: Annotated[Path | None, typer.Option(metavar="FILE", help="Also draw the heat map.")] = None,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    revision: Revision = None,
+    trust_remote_code: RemoteCode = False,
+    memory_budget: Budget = None,
+    cut_to_fit: CutToFit = False,
+) -> None:
+    """Show where a word's attention goes in one text, layer by layer, in percent."""
+    if (text is None) == (chat is None):
+        raise typer.BadParameter("give either a text or --chat FILE", param_hint="TEXT")
+    from probe.cases import case_of
+    from probe.chat import load_messages, prepare_chat
+
+    messages = load_messages(chat) if chat else ()
+    case = None if text is None else case_of(text, target=target, cues=cue or (), occurrence=occurrence)
+    from probe.capture import prepare
+    from probe.captures import CaptureOptions
+    from probe.glance import glance
+    from probe.terminal import open_console, print_heat_map
+
+    loaded = _load(model, device=device, dtype=dtype, revision=revision, code=trust_remote_code)
+    if case:
+        (item,) = prepare(loaded, [case], cut=cut_to_fit)
+    else:
+        item = prepare_chat(loaded, messages, target=target, cues=cue or (), occurrence=occurrence)
+    options = CaptureOptions(layers=layers, heads=heads, states=False, memory_budget=memory_budget)
+    seen = glance(loaded, item, options=options)
+    if png:
+        from probe.figures import save_png, sentence_map
+
+        title = f"{target} · {loaded.name}"
+        map_of = sentence_map(
+            seen.labels, seen.weights, rows=seen.rows, target=seen.target, cues=seen.cues, title=title
+        )
+        save_png(map_of, png)
+    print_heat_map(
+        open_console(sys.stdout),
+        seen.labels,
+        seen.weights,
+        rows=seen.rows,
+        target=seen.target,
+        cues=seen.cues,
+        special=seen.special,
+    )
+
+
+@app.command()
+def check(
+    model: Annotated[str, typer.Argument(help=SOURCES)],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    revision: Revision = None,
+    trust_remote_code: RemoteCode = False,
+) -> None:
+    """Check that what is extracted is right on this model; exit code 1 where a check fails."""
+    import json
+    from dataclasses import asdict
+
+    from probe.selfcheck import check_model
+    from probe.terminal import check_table, open_console
+
+    found = check_model(_load(model, device=device, dtype=dtype, revision=revision, code=trust_remote_code))
+    if as_json:
+        print(json.dumps({**asdict(found), "passed": found.passed}, ensure_ascii=False, indent=2))
+    else:
+        items = [(item.name, item.status, item.value, item.bound, item.why) for item in found.items]
+        open_console(sys.stdout).print(check_table(items))
+    raise typer.Exit(0 if found.passed else 1)
+
+
+@app.command()
+def models() -> None:
+    """List the models that come as packages, and whether they are built already."""
+    from probe.models import known_models
+    from probe.terminal import open_console, text_table
+
+    rows = [
+        (known.name, f"{known.size / 1e6:.0f} MB", "yes" if known.built else "at first use", known.licence, known.what)
+        for known in known_models()
+    ]
+    open_console(sys.stdout).print(text_table(("name", "size", "built", "licence", "what"), rows))
+
+
+def _load(model: str, *, device: str, dtype: str, revision: str | None, code: bool) -> "LoadedModel":
+    from probe.models import load_model
+
+    loaded = load_model(model, device=device, dtype=dtype, revision=revision, trust_remote_code=code, progress=_say)
+    for note in loaded.notes:
+        _say(f"note: {note}")
+    return loaded
+
+
+def _say(text: str) -> None:
+    from probe.terminal import visible
+
+    for line in text.splitlines():
+        print(visible(line), file=sys.stderr)
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command and give its exit code: 0, 1 for a failed check or a bug, 2 for what the user can mend."""
+    try:
+        code = app(arguments, prog_name="python -m probe", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except CijingError as error:
+        _say(str(error))
+        return 2
+    except USAGE_ERRORS as caught:
+        usage: Any = caught
+        _say(usage.format_message())
+        return 2
+    except (KeyboardInterrupt, typer.Abort):
+        _say("stopped")
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter complains when it exits
+        return 141
+    except Exception as error:
+        if os.environ.get("CIJING_DEBUG"):
+            raise
+        _say(f"internal error: {type(error).__name__}: {' '.join(str(error).split())} (CIJING_DEBUG=1 shows where)")
+        return 1
+
+
+def main() -> NoReturn:
+    """Run the command line as a program: quiet libraries, no crash on a terminal that cannot show a character."""
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    if not os.environ.get("CIJING_DEBUG"):
+        warnings.simplefilter("ignore")
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a half-written run folder is removed
+    sys.exit(run(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()
