@@ -107,15 +107,18 @@ def head_map(
     label: str,
     significant: NDArray[np.bool_] | None = None,
     centre: float | None = None,
+    heads: Sequence[str] = (),
     language: Language = "en",
 ) -> Figure:
     """Draw one cell a head. NaN is grey, an exact zero is white with a ring; `significant` heads are framed.
 
-    grid [layer, head]. With `centre` the colours diverge from it, evenly to both sides.
+    grid [layer, head]; `heads` names the columns where they are not all heads from 0. With `centre` the colours diverge from it, evenly to both sides.
     """
     grid = np.asarray(grid, dtype=float)  # [layer, head]
     if grid.ndim != 2 or grid.shape[0] != len(layers) or not grid.size:
         raise FigureError(f"head map {title!r}: grid of shape {grid.shape} for {len(layers)} layers")
+    if heads and len(heads) != grid.shape[1]:
+        raise FigureError(f"head map {title!r}: {len(heads)} head names for {grid.shape[1]} heads")
     if significant is not None and np.shape(significant) != grid.shape:
         raise FigureError(f"head map {title!r}: significant has shape {np.shape(significant)}, not {grid.shape}")
     cell = float(np.clip(4.0 / max(grid.shape), 0.12, 0.33))  # inches
@@ -128,7 +131,7 @@ def head_map(
         linewidths=0.6 if cell > 0.2 else 0.3, linecolor="white", xticklabels=False, yticklabels=False,
     )  # fmt: skip
     _dress_bar(bar, label)
-    _ticks(axes.xaxis, [str(head) for head in range(grid.shape[1])], cell)
+    _ticks(axes.xaxis, list(heads) or [str(head) for head in range(grid.shape[1])], cell)
     _ticks(axes.yaxis, list(layers), cell)
     axes.set_xlabel(message("figure.head", language), fontproperties=_font(9.5), color=_QUIET)
     axes.set_ylabel(message("figure.layer", language), fontproperties=_font(9.5), color=_QUIET)

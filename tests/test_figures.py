@@ -123,6 +123,11 @@ def test_significant_heads_are_framed():
     assert colours_in(framed) - colours_in(plain)
 
 
+def test_chosen_heads_keep_their_own_numbers():
+    figure = head_map(grid_of(2, 2), title="", layers=["0", "1"], label="", heads=["3", "11"])
+    assert [tick.get_text() for tick in figure.axes[0].get_xticklabels()] == ["3", "11"]
+
+
 def test_all_zero_and_all_missing_maps_are_drawn():
     for value in (0.0, np.nan):
         for centre in (None, 0.0):
@@ -174,6 +179,7 @@ def test_a_sentence_map_frames_the_target_and_underlines_the_cues():
     [
         lambda: head_map(np.zeros((2, 2)), title="t", layers=["0"], label=""),
         lambda: head_map(np.zeros((2, 2)), title="t", layers=["0", "1"], label="", significant=np.zeros(3, bool)),
+        lambda: head_map(np.zeros((1, 2)), title="t", layers=["0"], label="", heads=["7"]),
         lambda: sentence_map(["a"], np.zeros((1, 2)), rows=["0"], target=[], cues=[], title="t"),
         lambda: sentence_map([], np.zeros((1, 0)), rows=["0"], target=[], cues=[], title="t"),
     ],

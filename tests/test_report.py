@@ -551,6 +551,18 @@ def test_a_sentence_without_cue_shows_the_largest_weight_instead(browser, page_f
 
 
 @pytest.mark.browser
+def test_chosen_heads_keep_their_own_numbers(browser, tmp_path):
+    maps = replace(sentence_maps(1, heads=2), head_names=("3", "11"))
+    path = tmp_path / "chosen.html"
+    path.write_text(render_report([Section(key="s", title="S", sentences=maps)], title="T", language="en"), "utf-8")
+    with opened(browser, path) as tab:
+        tab.locator(".cell").nth(1).click()
+        assert tab.locator(".readout").inner_text().startswith("layer 0, head 11")
+    with pytest.raises(FigureError, match="1 head names for 2 heads"):
+        replace(maps, head_names=("3",))
+
+
+@pytest.mark.browser
 def test_a_right_to_left_sentence_runs_from_right_to_left(browser, page_file):
     with opened(browser, page_file) as tab:
         tab.locator(".cases li").nth(8).click()

@@ -115,14 +115,20 @@ class SentenceMap:
 
 @dataclass(frozen=True, kw_only=True)
 class SentenceMaps:
-    """Sentences for the viewer; `omitted` counts those that were left out before."""
+    """Sentences for the viewer; `omitted` counts those that were left out before.
+
+    `head_names` is for a chosen few of a model's heads; without it they are numbered from 0.
+    """
 
     layers: tuple[str, ...]
     heads: int
     items: tuple[SentenceMap, ...]
     omitted: int = 0
+    head_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.head_names and len(self.head_names) != self.heads:
+            raise FigureError(f"sentences: {len(self.head_names)} head names for {self.heads} heads")
         for item in self.items:
             if item.weights.shape[:2] != (len(self.layers), self.heads):
                 raise FigureError(

@@ -36,7 +36,8 @@ def pack_sentences(maps: SentenceMaps, *, budget: int) -> tuple[dict[str, Any], 
         if size <= budget:
             kept.append(entry)
             budget -= size
-    payload = {"layers": list(maps.layers), "heads": maps.heads, "cases": kept}
+    names = list(maps.head_names) or [str(head) for head in range(maps.heads)]
+    payload = {"layers": list(maps.layers), "heads": maps.heads, "head_names": names, "cases": kept}
     return payload, maps.omitted + len(maps.items) - len(kept)
 
 

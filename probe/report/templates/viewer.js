@@ -86,7 +86,7 @@
     const data = JSON.parse(document.getElementById("data-" + root.dataset.viewer).textContent);
     const find = (name) => root.querySelector("." + name);
     const state = { item: data.cases[0], layer: MEAN, head: MEAN, bare: false, fixed: false };
-    const headName = (head) => (head === MEAN ? say("mean") : String(head));
+    const headName = (head) => (head === MEAN ? say("mean") : data.head_names[head]);
     const layerName = (layer) => (layer === MEAN ? say("mean") : data.layers[layer]);
     const placeName = () => say("where", { layer: layerName(state.layer), head: headName(state.head) });
     const cells = new Map();
@@ -172,7 +172,7 @@
       top.setAttribute("role", "row");
       top.append(gridName("columnheader", ""));
       for (const head of headsAcross)
-        top.append(gridName("columnheader", head === MEAN ? say("mean_short") : head % headStep ? "" : String(head)));
+        top.append(gridName("columnheader", head === MEAN ? say("mean_short") : head % headStep ? "" : data.head_names[head]));
       grid.append(top);
       for (const layer of layersDown) {
         const line = element("div");
