@@ -112,7 +112,8 @@ def head_map(
 ) -> Figure:
     """Draw one cell a head. NaN is grey, an exact zero is white with a ring; `significant` heads are framed.
 
-    grid [layer, head]; `heads` names the columns where they are not all heads from 0. With `centre` the colours diverge from it, evenly to both sides.
+    grid [layer, head]; `heads` names the columns where they are not all heads
+    from 0. With `centre` the colours diverge from it, evenly to both sides.
     """
     grid = np.asarray(grid, dtype=float)  # [layer, head]
     if grid.ndim != 2 or grid.shape[0] != len(layers) or not grid.size:
