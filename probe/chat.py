@@ -3,12 +3,15 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from probe.captures import Prepared
 from probe.cases import case_of
 from probe.errors import CasesError, ModelError
-from probe.models import LoadedModel
 from probe.spans import tokenize, tokens_of
+
+if TYPE_CHECKING:
+    from probe.captures import Prepared
+    from probe.models import LoadedModel
 
 Message = Mapping[str, str]
 ALLOWED = 'allowed is a JSON list of {"role": "user", "content": "…"}'
@@ -35,14 +38,16 @@ def load_messages(path: Path) -> tuple[Message, ...]:
 
 
 def prepare_chat(
-    loaded: LoadedModel,
+    loaded: "LoadedModel",
     messages: Sequence[Message],
     *,
     target: str,
     cues: Sequence[str] = (),
     occurrence: int = 1,
-) -> Prepared:
+) -> "Prepared":
     """Give the conversation ready to be captured: the template's text, its special tokens read as such, none added."""
+    from probe.captures import Prepared  # imports torch, which a bad file of messages should not have to wait for
+
     text = _templated(loaded, messages)
     case = case_of(text, target=target, cues=cues, occurrence=occurrence, id="chat")
     tokens = tokenize(loaded.tokenizer, text, add_special_tokens=False, parse_special_tokens=True)
@@ -62,7 +67,7 @@ def _is_message(message: object) -> bool:
     return isinstance(message, dict) and all(isinstance(message.get(key), str) for key in ("role", "content"))
 
 
-def _templated(loaded: LoadedModel, messages: Sequence[Message]) -> str:
+def _templated(loaded: "LoadedModel", messages: Sequence[Message]) -> str:
     if not getattr(loaded.tokenizer, "chat_template", None):
         raise ModelError(f"{loaded.name} has no chat template; give the text itself instead of messages")
     try:

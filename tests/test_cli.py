@@ -1,0 +1,415 @@
+"""The command line as a user meets it: exit codes, one line an error, nothing heavy before it is needed."""
+
+import json
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import tiny
+
+from probe.__main__ import app, run
+from probe.runs import open_run
+
+ROOT = Path(__file__).resolve().parents[1]
+COMMANDS = ("report", "attend", "check", "models")
+MARKED = "- marked: 我{喜欢}[苹果]\n- marked: 他{讨厌}[菠菜]\n- marked: 牛顿被[苹果]{砸中}\n"
+
+
+def program(
+    *arguments: str, module: str = "probe", cwd: Path | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run the command line in a process of its own, away from the hub."""
+    settings = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", **environment}
+    return subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        env=settings,
+        cwd=cwd or ROOT,
+    )
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    tiny.tiny_bert(folder)
+    return folder / "bert"
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    tiny.tiny_llama(folder)
+    return folder / "llama"
+
+
+@pytest.fixture
+def cases(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.yaml"
+    path.write_text(MARKED, encoding="utf-8")
+    return path
+
+
+# --- help and usage ---------------------------------------------------------------------------------------------
+
+
+def test_help_names_every_command_and_every_command_has_help() -> None:
+    done = program("--help")
+    assert done.returncode == 0 and done.stderr == ""
+    assert all(re.search(rf"^  {name} ", done.stdout, re.MULTILINE) for name in COMMANDS)
+    assert {
+        command.name or command.callback.__name__ for command in app.registered_commands if command.callback
+    } == set(COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_a_command_exits_well_and_explains_each_option(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([command, "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"Usage: python -m probe {command}")
+    for line in re.findall(r"^  (-.*)$", shown, re.MULTILINE):
+        assert re.search(r"\S {2,}\S|^\S+( \S+)*$", line), line
+
+
+def test_help_takes_less_than_half_a_second_of_processor_time() -> None:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    for _ in range(3):
+        program("--help")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    spent = (after.ru_utime + after.ru_stime) - (before.ru_utime + before.ru_stime)
+    assert spent / 3 < 0.5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["nonsense"], "No such command 'nonsense'."),
+        (["report", "--nonsense"], "No such option: --nonsense"),
+        (["attend", "我喜欢苹果"], "Missing option '--target' / '-t'."),
+        (["attend", "--target", "苹果"], "Invalid value for TEXT: give either a text or --chat FILE"),
+        (["attend", "我", "-t", "我", "--chat", "x"], "Invalid value for TEXT: give either a text or --chat FILE"),
+        (["attend", "我", "-t", "我", "--layers", "5-2"], "'5-2': allowed are numbers and ranges from 0, like 0-5,11"),
+        (["attend", "我", "-t", "我", "--layers", "0-9999999999"], "allowed are numbers and ranges from 0"),
+        (["attend", "我", "-t", "我", "--heads", "-1"], "'-1': allowed are numbers and ranges from 0"),
+        (["attend", "我", "-t", "我", "--memory-budget", "much"], "'much': allowed is a size like 4GB or 500MB"),
+        (["attend", "我", "-t", "我", "--occurrence", "0"], "--occurrence"),
+        (["report", "--language", "fr"], "'en'"),
+        (["report", "--batch-tokens", "0"], "--batch-tokens"),
+        (["check"], "Missing argument"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(arguments) == 2
+    heard = capsys.readouterr()
+    assert says in heard.err and heard.err.count("\n") == 1 and heard.out == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["report", "no-such-set"], "no-such-set"),
+        (["report", "no-such.yaml"], "no-such.yaml"),
+        (["attend", "我喜欢苹果", "--target", "梨"], "'梨'"),
+        (["attend", "我喜欢苹果", "--target", "苹果", "--occurrence", "2"], "2"),
+        (["attend", "", "--target", "苹果"], "苹果"),
+        (["attend", "我喜欢苹果", "--target", ""], "target"),
+        (["attend", "我喜欢苹果", "--target", "苹果", "--cue", "讨厌"], "讨厌"),
+        (["attend", "--chat", "no-such.json", "--target", "苹果"], "no-such.json: cannot be read (No such file"),
+    ],
+)
+def test_bad_input_is_refused_before_a_model_is_loaded(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "probe.models", None)  # an import of it would fail
+    assert run(arguments) == 2
+    heard = capsys.readouterr()
+    assert says in heard.err and heard.err.count("\n") == 1 and heard.out == ""
+    assert os.listdir(tmp_path) == []
+
+
+def test_an_output_folder_in_use_is_refused_before_a_model_is_loaded(
+    tmp_path: Path, cases: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "probe.models", None)
+    (tmp_path / "letters.txt").write_text("dear")
+    assert run(["report", str(cases), "--out", str(tmp_path), "--force"]) == 2
+    assert "which no run wrote" in capsys.readouterr().err
+    assert sorted(os.listdir(tmp_path)) == ["letters.txt", "mine.yaml"]
+
+
+def test_a_control_character_in_an_argument_reaches_the_terminal_spelled_out(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["no\x1b[2Jsuch"]) == 2
+    assert "\x1b" not in capsys.readouterr().err
+
+
+# --- attend -----------------------------------------------------------------------------------------------------
+
+
+def test_attend_shows_rows_of_percent_that_sum_to_a_hundred(bert: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["attend", "我喜欢苹果", "--target", "苹果", "--cue", "喜欢", "--model", str(bert)]) == 0
+    header, *rows = capsys.readouterr().out.splitlines()
+    assert header.split() == ["[CLS]", "我", "喜", "欢", "苹", "果", "[SEP]"]
+    assert [row.split()[:2] for row in rows] == [["layer", "0"], ["layer", "1"], ["layer", "2"]]
+    for row in rows:
+        assert abs(sum(int(number) for number in row.replace("·", "0").split()[2:]) - 100) <= 4  # seven roundings
+
+
+def test_attend_shows_the_asked_layers_and_each_asked_head(bert: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["attend", "苹果手机", "-t", "苹果", "-m", str(bert), "--layers", "0,2", "--heads", "1-2"]) == 0
+    names = [" ".join(line.split()[:4]) for line in capsys.readouterr().out.splitlines()[1:]]
+    assert names == ["layer 0 head 1", "layer 0 head 2", "layer 2 head 1", "layer 2 head 2"]
+
+
+def test_attend_writes_a_picture_without_a_display(bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DISPLAY", raising=False)
+    assert run(["attend", "我喜欢苹果", "-t", "苹果", "-m", str(bert), "--png", str(tmp_path / "a.png")]) == 0
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_attend_piped_has_no_colour_and_says_nothing_but_the_map(bert: Path) -> None:
+    done = program("attend", "我[bold]喜欢苹果", "-t", "苹果", "-m", str(bert))
+    assert done.returncode == 0 and done.stderr == ""
+    assert "\x1b" not in done.stdout and done.stdout.count("layer") == 3
+
+
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        (["--layers", "99"], "--layers 99: this model has attention layers 0-2"),
+        (["--heads", "4"], "--heads 4: this model has heads 0-3"),
+        (["--memory-budget", "1KB"], "raise --memory-budget"),
+        (["--device", "toaster"], "toaster"),
+        (["--dtype", "int7"], "int7"),
+        (["--png", "no-such-folder/a.png"], "no-such-folder/a.png"),
+    ],
+)
+def test_what_this_model_or_machine_lacks_is_one_line_and_exit_code_2(
+    bert: Path, option: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["attend", "我喜欢苹果", "-t", "苹果", "-m", str(bert), *option]) == 2
+    heard = capsys.readouterr()
+    assert says in heard.err and heard.err.count("\n") == 1 and heard.out == ""
+
+
+def test_a_text_longer_than_the_model_is_refused_with_the_way_out(
+    bert: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["attend", "我" * 100 + "苹果", "-t", "苹果", "-m", str(bert)]
+    assert run(arguments) == 2
+    heard = capsys.readouterr().err
+    assert "104 tokens" in heard and "64 positions" in heard and "--cut-to-fit" in heard
+    assert run([*arguments, "--cut-to-fit"]) == 0
+
+
+@pytest.mark.parametrize("source", ["no/such-model", "./no-such-folder", "builtin:nothing"])
+def test_a_model_that_cannot_be_had_is_one_line(source: str) -> None:
+    done = program("attend", "我喜欢苹果", "-t", "苹果", "-m", source)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1 and re.split("[/:]", source)[-1] in done.stderr
+
+
+# --- chat -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def chatty(tmp_path: Path) -> Path:
+    """A Llama whose template writes its own start token, asks for a user's turn first, and marks turns."""
+    model, tokenizer = tiny.tiny_llama()
+    tokenizer.chat_template = (
+        "{{ bos_token }}{% for m in messages %}{% if loop.first and m.role != 'user' %}"
+        "{{ raise_exception('begin with\n the user') }}{% endif %}{{ m.role + ': ' + m.content }}{% endfor %}"
+    )
+    model.save_pretrained(tmp_path / "chatty")
+    tokenizer.save_pretrained(tmp_path / "chatty")
+    return tmp_path / "chatty"
+
+
+def write_messages(folder: Path, content: object) -> str:
+    (folder / "messages.json").write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+    return str(folder / "messages.json")
+
+
+def test_chat_messages_pass_through_the_models_template_with_one_start_token(
+    chatty: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write_messages(tmp_path, [{"role": "user", "content": "我喜欢苹果"}])
+    assert run(["attend", "--chat", file, "-t", "苹果", "-m", str(chatty), "--layers", "1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    words = " ".join(line for line in lines if not line.startswith("layer")).split()
+    assert words.count("<s>") == 1 and words[0] == "<s>"
+    assert "".join(words[1:]).endswith("我喜欢苹果") and "user" in "".join(words)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("{", ":1: not JSON"),
+        ("[]", "holds no list of messages"),
+        ('{"role": "user"}', "holds no list of messages"),
+        ('[{"role": "user", "content": "a"}, {"role": 1}]', "message 2 is not a role with a content"),
+        ("[" * 100_000, "nested too deeply"),
+        (b'["\xff"]', "byte 2 is not UTF-8"),
+    ],
+)
+def test_a_bad_file_of_messages_is_one_line(
+    content: str | bytes, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "m.json").write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert run(["attend", "--chat", str(tmp_path / "m.json"), "-t", "苹果"]) == 2
+    heard = capsys.readouterr().err
+    assert says in heard and heard.count("\n") == 1
+
+
+def test_a_template_that_refuses_and_a_model_without_one_are_one_line(
+    chatty: Path, bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write_messages(tmp_path, [{"role": "system", "content": "苹果"}])
+    assert run(["attend", "--chat", file, "-t", "苹果", "-m", str(chatty)]) == 2
+    assert "refuses these messages: begin with the user\n" in capsys.readouterr().err
+    assert run(["attend", "--chat", file, "-t", "苹果", "-m", str(bert)]) == 2
+    assert "has no chat template" in capsys.readouterr().err
+
+
+# --- check and models -------------------------------------------------------------------------------------------
+
+
+def test_check_says_pass_and_why_and_gives_the_same_as_json(llama: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["check", str(llama)]) == 0
+    table = capsys.readouterr().out
+    assert run(["check", str(llama), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["passed"] is True and found["path"] == "tap"
+    assert all(item["name"] in table and item["why"] for item in found["items"])
+    assert {item["status"] for item in found["items"]} <= {"pass", "skip"}
+
+
+def test_models_lists_the_builtin_models_with_their_licences(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["models"]) == 0
+    shown = capsys.readouterr().out
+    assert "builtin:e5-small" in shown and "builtin:gemma3-270m" in shown and "MIT" in shown
+
+
+# --- report -----------------------------------------------------------------------------------------------------
+
+
+def test_report_writes_a_run_folder_and_says_where_the_page_is(
+    bert: Path, cases: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["report", str(cases), "--model", str(bert), "--out", str(tmp_path / "run")]
+    assert run(arguments) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'run' / 'report.html'}\n"
+    names = {path.relative_to(tmp_path / "run").as_posix() for path in (tmp_path / "run").rglob("*")}
+    assert {"manifest.json", "config.yaml", "report.html", "tables/observations.parquet"} <= names
+    assert {"tables/results.csv", "tables/results.parquet"} <= names
+    assert any(name.startswith("figures/") and name.endswith(".png") for name in names)
+    assert str(tmp_path) not in (tmp_path / "run/report.html").read_text("utf-8")
+    assert run(arguments) == 2 and "not empty" in capsys.readouterr().err
+    assert run([*arguments, "--force", "--language", "zh"]) == 0
+
+
+def test_two_reports_of_the_same_are_the_same_bytes_but_for_the_manifest(
+    bert: Path, cases: Path, tmp_path: Path
+) -> None:
+    for name in ("one", "two"):
+        done = program("report", str(cases), "--model", str(bert), "--out", str(tmp_path / name))
+        assert done.returncode == 0, done.stderr
+    files = [path.relative_to(tmp_path / "one") for path in (tmp_path / "one").rglob("*") if path.is_file()]
+    different = {
+        str(file) for file in files if (tmp_path / "one" / file).read_bytes() != (tmp_path / "two" / file).read_bytes()
+    }
+    assert len(files) > 5 and different == {"manifest.json"}
+
+
+def test_a_report_stands_under_runs_by_the_name_of_its_cases(
+    bert: Path, cases: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["report", str(cases), "--model", str(bert), "--no-cut"]) == 0
+    assert (tmp_path / "runs" / "mine" / "report.html").exists()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_report_that_is_stopped_leaves_nothing_behind(
+    bert: Path, cases: Path, tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    arguments = ["report", str(cases), "--model", str(bert), "--out", str(out / "run")]
+    started = subprocess.Popen(
+        [sys.executable, "-m", "probe", *arguments], env=environment, stderr=subprocess.PIPE, text=True
+    )
+    wait_for(lambda: any(out.iterdir()))
+    started.send_signal(number)
+    _, heard = started.communicate(timeout=60)
+    assert started.returncode == code and "Traceback" not in heard
+    assert list(out.iterdir()) == []
+
+
+def wait_for(happened: Callable[[], bool], *, seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.005)
+
+
+# --- the program itself -----------------------------------------------------------------------------------------
+
+
+def test_a_reader_who_stops_early_is_no_error() -> None:
+    command = f"set -o pipefail; {sys.executable} -m probe report --help | (exec <&-; sleep 2)"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode in (1, 141) and done.stderr == ""
+
+
+def test_an_unexpected_error_is_one_line_and_a_traceback_only_when_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "probe.models", None)
+    assert run(["models"]) == 1
+    assert re.fullmatch(r"internal error: .*\(CIJING_DEBUG=1 shows where\)\n", capsys.readouterr().err)
+    monkeypatch.setenv("CIJING_DEBUG", "1")
+    with pytest.raises(ImportError):
+        run(["models"])
+
+
+def test_chinese_on_a_terminal_that_cannot_show_it_is_escaped_not_a_crash(bert: Path) -> None:
+    done = program("attend", "我喜欢苹果", "-t", "苹果", "-m", str(bert), PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+    assert done.returncode == 0 and r"\u82f9" in done.stdout
+
+
+def test_an_earlier_run_survives_a_report_that_fails(bert: Path, tmp_path: Path) -> None:
+    with open_run(tmp_path / "run") as folder:
+        folder.write_text("report.html", "first")
+    bad = tmp_path / "bad.yaml"
+    bad.write_text("- marked: 我喜欢[苹果]\n- text: " + "我" * 100 + "苹果\n  target: 苹果\n", encoding="utf-8")
+    assert run(["report", str(bad), "--model", str(bert), "--out", str(tmp_path / "run"), "--force"]) == 2
+    assert (tmp_path / "run/report.html").read_text() == "first"
+    assert sorted(os.listdir(tmp_path)) == ["bad.yaml", "run"]
+
+
+# --- the other program ------------------------------------------------------------------------------------------
+
+
+def test_finetune_says_that_it_holds_no_command_yet() -> None:
+    done = program("--help", module="finetune")
+    assert done.returncode == 0 and "not part of this version" in " ".join(done.stdout.split())
+    assert program("--version", module="finetune").stdout.startswith("cijing ")
+    refused = program("train", "config.yaml", module="finetune")
+    assert (
+        refused.returncode == 2 and refused.stderr.startswith("no command 'train'") and refused.stderr.count("\n") == 1
+    )
