@@ -202,6 +202,10 @@ MESSAGES: dict[str, Message] = {
         en="Line chart: how far the last state moves when the edge to the cue or to the control is cut in one layer, with 95 % intervals.",
         zh="折线图：在某一层切断通向线索词或对照词的边时，最后一层状态移动多少，附 95 % 区间。",
     ),
+    "study.map_alt": Message(
+        en="Heat map, a row for each layer and a column for each head: {what}.",
+        zh="热图，每行一层，每列一头：{what}。",
+    ),
     "study.moved": Message(
         en="move of the last state",
         zh="末层状态的移动",

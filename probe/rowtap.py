@@ -23,6 +23,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from probe.anatomy import Kind, kind_of
 from probe.edits import EdgeEdit, Edit, HeadEdit, Stack, apply_edges, edge_bias, zero_heads
 from probe.errors import TapError
 from probe.rows import ScoreTerms, additive_mask, attention_rows
@@ -365,21 +366,22 @@ def _padded(queries: Sequence[Sequence[int]]) -> Tensor:
 def label_modules(model: nn.Module) -> None:
     """Give each module its label, as an attribute of its own: it survives wrappers, hooks and device maps."""
     root = unwrapped(model)
+    kind = kind_of(root)
     prefix = getattr(root, "base_model_prefix", "")
     own = f"{prefix}." if prefix and hasattr(root, prefix) else ""
     for name, module in root.named_modules():
         canonical = name.removeprefix(own)
-        module._cijing_layer = Layer(stack_of(root, module, canonical), _index(canonical), canonical)
+        module._cijing_layer = Layer(stack_of(root, module, canonical, kind=kind), _index(canonical), canonical)
         module._cijing_sdpa = bool(getattr(root, "_supports_sdpa", True))
 
 
-def stack_of(root: Any, module: nn.Module, name: str) -> Stack:
+def stack_of(root: Any, module: nn.Module, name: str, *, kind: Kind) -> Stack:
     """Encoder, decoder or cross attention, by the module's own name and by whether it is causal."""
     if re.search(r"encoder_attn|encdecattention|cross_?att", name.lower()):
         return "cross"
-    if getattr(root.config, "is_encoder_decoder", False):
+    if kind == "encoder-decoder":
         return "decoder" if name.startswith("decoder") else "encoder"
-    causal = getattr(module, "is_causal", getattr(root.config, "is_decoder", False))
+    causal = getattr(module, "is_causal", kind == "decoder")
     return "decoder" if causal else "encoder"
 
 

@@ -1,0 +1,160 @@
+"""What an edge does: cut query → key through the tap and measure how far the query word's last state moves."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from probe.capture import batches
+from probe.captures import Prepared
+from probe.edits import EdgeEdit, Stack
+from probe.measures.focus import matched_control, visible
+from probe.models import LoadedModel
+from probe.routes import Route, batch_for
+from probe.rowtap import RowRequest, tap
+
+EVERYWHERE = -1
+Direction = Literal["target → cue", "cue → target"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CutEffects:
+    """How far the query word's last state moved when one edge was cut, relative to the state's own length.
+
+    cue, control [case, 1 + layer]: column 0 with the edge cut in every layer, column 1 + k in layer k alone, all
+    heads. NaN where the edge cannot exist (control: where the text has no matching word).
+    """
+
+    layers: tuple[int, ...]
+    stack: Stack
+    directions: tuple[Direction | None, ...]  # None: the case has no cue
+    cue: NDArray[np.float32]
+    control: NDArray[np.float32]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Edge:
+    """One edge to judge: the query word, the cue it may read, and the control word it may read as well."""
+
+    query: tuple[int, ...]
+    key: tuple[int, ...]
+    control: tuple[int, ...] | None
+    direction: Direction
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Cut:
+    case: int
+    column: int
+    of: Literal["cue", "control", "nothing"]
+
+
+def cut_effects(
+    loaded: LoadedModel,
+    route: Route,
+    items: Sequence[Prepared],
+    *,
+    controls: Sequence[tuple[int, ...]] | None = None,
+    every_layer: bool = True,
+    batch_tokens: int = 2048,
+    progress: Callable[[int, int], None] | None = None,
+) -> CutEffects:
+    """Cut each case's edge everywhere and layer by layer, and the edge to its matched control beside it.
+
+    The edge is target → cue; in a causal model whose cue comes after the target it is cue → target, since the later
+    word is the one that can read. An encoder-decoder is judged in its encoder. `controls` names the control's tokens
+    for each case instead of a matched word; without `every_layer` only column 0 is measured. Raises TapError on the
+    eager path.
+    """
+    stack: Stack = "decoder" if loaded.kind == "decoder" else "encoder"
+    layers = tuple(sorted({layer.index for layer in route.layers if layer.stack == stack}))
+    edges = [edge_of(item, causal=stack == "decoder") for item in items]
+    if controls is not None:
+        edges = [edge and replace(edge, control=control) for edge, control in zip(edges, controls, strict=True)]
+    cuts = _planned(edges, columns=1 + len(layers) * every_layer)
+    states: dict[_Cut, NDArray[np.float32]] = {}
+    done = 0
+    for group in batches([len(items[cut.case].tokens.ids) for cut in cuts], batch_tokens):
+        chosen = [cuts[index] for index in group]
+        states.update(zip(chosen, _last_states(loaded, items, edges, chosen, layers=layers, stack=stack), strict=True))
+        done += len(group)
+        if progress:
+            progress(done, len(cuts))
+    tables = {of: _moved(states, of, shape=(len(items), 1 + len(layers))) for of in ("cue", "control")}
+    return CutEffects(
+        layers=layers,
+        stack=stack,
+        directions=tuple(edge.direction if edge else None for edge in edges),
+        cue=tables["cue"],
+        control=tables["control"],
+    )
+
+
+def edge_of(item: Prepared, *, causal: bool) -> Edge | None:
+    """The edge of a case that can exist under the model's mask, or None where the case has no cue."""
+    cue = tuple(index for words in item.cues for index in words)
+    if not cue:
+        return None
+    forward = visible(item, query=item.target, key=cue, causal=causal)
+    query, key = (item.target, cue) if forward else (cue, item.target)
+    control = matched_control(item, query=query, cue=key, causal=causal)
+    direction: Direction = "target → cue" if forward else "cue → target"
+    return Edge(query=query, key=key, control=control, direction=direction)
+
+
+def _planned(edges: Sequence[Edge | None], *, columns: int) -> list[_Cut]:
+    cuts = []
+    for case, edge in enumerate(edges):
+        if edge is None:
+            continue
+        cuts.append(_Cut(case=case, column=0, of="nothing"))
+        for column in range(columns):
+            cuts.append(_Cut(case=case, column=column, of="cue"))
+            if edge.control is not None:
+                cuts.append(_Cut(case=case, column=column, of="control"))
+    return cuts
+
+
+def _last_states(
+    loaded: LoadedModel,
+    items: Sequence[Prepared],
+    edges: Sequence[Edge | None],
+    cuts: Sequence[_Cut],
+    *,
+    layers: tuple[int, ...],
+    stack: Stack,
+) -> list[NDArray[np.float32]]:
+    """The query word's last state under each cut: mean over its tokens, [dim]."""
+    edits = [edit for place, cut in enumerate(cuts) for edit in _edits(edges[cut.case], cut, place, layers, stack)]
+    request = RowRequest([[0]] * len(cuts), layers=(), edits=edits)
+    batch = batch_for(loaded, [items[cut.case].tokens.ids for cut in cuts])
+    with torch.inference_mode(), tap(loaded.backbone, request):
+        output = loaded.backbone(**batch)
+    last = output.encoder_last_hidden_state if loaded.kind == "encoder-decoder" else output.last_hidden_state
+    states = []
+    for place, cut in enumerate(cuts):
+        edge = edges[cut.case]
+        assert edge is not None
+        states.append(last[place, list(edge.query)].float().mean(0).cpu().numpy())
+    return states
+
+
+def _edits(edge: Edge | None, cut: _Cut, place: int, layers: tuple[int, ...], stack: Stack) -> list[EdgeEdit]:
+    if edge is None or cut.of == "nothing":
+        return []
+    key = edge.key if cut.of == "cue" else edge.control
+    assert key is not None
+    where = None if cut.column == 0 else frozenset({layers[cut.column - 1]})
+    return [EdgeEdit(query=edge.query, key=key, item=place, layers=where, stacks=frozenset({stack}))]
+
+
+def _moved(states: dict[_Cut, NDArray[np.float32]], of: str, *, shape: tuple[int, int]) -> NDArray[np.float32]:
+    table = np.full(shape, np.nan, dtype=np.float32)
+    for cut, state in states.items():
+        if cut.of == of:
+            plain = states[_Cut(case=cut.case, column=0, of="nothing")]
+            table[cut.case, cut.column] = np.linalg.norm(state - plain) / np.linalg.norm(plain)
+    return table

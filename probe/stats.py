@@ -1,0 +1,72 @@
+"""Estimates with intervals: observations in, results out.
+
+Intervals are percentile bootstraps over units (cue words, not sentences: sentences that share a cue word are
+averaged first). They describe these sentences under this model; they are no test of a head, see the README.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Estimate:
+    """Means over units with their interval; every array has the shape of one case's values."""
+
+    mean: Floats
+    low: Floats
+    high: Floats
+    units: NDArray[np.int64]  # how many units had a value
+
+
+def unit_means(values: NDArray[np.floating], units: Sequence[str]) -> tuple[Floats, tuple[str, ...]]:
+    """Average the cases of each unit: values [case, ...] -> [unit, ...] in order of first appearance; NaN left out."""
+    names = tuple(dict.fromkeys(units))
+    place = {name: index for index, name in enumerate(names)}
+    which = np.array([place[unit] for unit in units])
+    known = ~np.isnan(values)
+    total = np.zeros((len(names), *values.shape[1:]))
+    count = np.zeros_like(total)
+    np.add.at(total, which, np.where(known, values, 0.0))
+    np.add.at(count, which, known)
+    with np.errstate(invalid="ignore"):
+        return total / count, names
+
+
+def bootstrap(
+    values: NDArray[np.floating], units: Sequence[str], *, seed: int, resamples: int = 2000, level: float = 0.95
+) -> Estimate:
+    """Mean over units with a percentile bootstrap interval; values [case, ...], NaN = not defined.
+
+    The interval is NaN below two units. Deterministic for a seed.
+    """
+    means, names = unit_means(values, units)
+    flat = means.reshape(len(names), -1)
+    known = ~np.isnan(flat)
+    filled = np.where(known, flat, 0.0)
+    n = known.sum(0)
+    draws = np.random.default_rng(seed).multinomial(len(names), np.full(len(names), 1 / len(names)), size=resamples)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = filled.sum(0) / n
+        resampled = (draws @ filled) / (draws @ known.astype(np.float64))  # [resample, cell]
+    low, high = _percentiles(resampled, level)
+    thin = n < 2
+    low[thin], high[thin] = np.nan, np.nan
+    shape = means.shape[1:]
+    return Estimate(mean=mean.reshape(shape), low=low.reshape(shape), high=high.reshape(shape), units=n.reshape(shape))
+
+
+def _percentiles(resampled: Floats, level: float) -> tuple[Floats, Floats]:
+    """Interval bounds by cell; resamples that drew no defined unit are left out."""
+    tails = [(1 - level) / 2, (1 + level) / 2]
+    if not np.isnan(resampled).any():
+        low, high = np.quantile(resampled, tails, axis=0)
+        return low, high
+    bounds = np.full((2, resampled.shape[1]), np.nan)
+    defined = ~np.isnan(resampled).all(0)
+    bounds[:, defined] = np.nanquantile(resampled[:, defined], tails, axis=0)
+    return bounds[0], bounds[1]

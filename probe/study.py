@@ -1,0 +1,241 @@
+"""The look at one model: cases in, a run folder out. Stages meet in files, so that each number can be traced."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from probe.capture import capture_prepared, prepare
+from probe.captures import CaptureOptions, Prepared
+from probe.cases import CaseSet
+from probe.experiments.causes import CutEffects, cut_effects
+from probe.findings import (
+    Floats,
+    Observed,
+    crossed_frame,
+    crossed_pairs,
+    cut_observation_frame,
+    observation_frame,
+    results_of,
+)
+from probe.measures.focus import focus, merged_row
+from probe.messages import Language
+from probe.models import LoadedModel
+from probe.report import render_report
+from probe.routes import Route, route_of
+from probe.runs import RunFolder
+from probe.selfcheck import CheckReport, check_model
+from probe.story import Story, page_of
+
+Progress = Callable[[str, int, int], None]  # stage, done, total
+
+_CHUNK = 256  # cases of one chunk of the observations table
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudySettings:
+    """What to look at, and within which bounds; goes into config.yaml as it is."""
+
+    language: Language = "en"
+    layers: frozenset[int] | None = None
+    heads: frozenset[int] | None = None
+    cut: bool = True
+    cut_cases: int = 400
+    """At most so many cases have their edges cut (each costs 2 × layers forward passes); spread over the set."""
+    sentences: int = 500
+    """At most so many sentences stand on the page."""
+    seed: int = 0
+    batch_tokens: int = 4096
+    memory_budget: int | None = None
+    cut_to_fit: bool = False
+    cache: Path | None = None
+
+    def options(self) -> CaptureOptions:
+        """The part that captures read."""
+        return CaptureOptions(
+            layers=self.layers,
+            heads=self.heads,
+            states=False,
+            batch_tokens=self.batch_tokens,
+            memory_budget=self.memory_budget,
+            cut_to_fit=self.cut_to_fit,
+            cache=self.cache,
+        )
+
+
+def run_report(
+    loaded: LoadedModel,
+    case_set: CaseSet,
+    *,
+    settings: StudySettings,
+    folder: RunFolder,
+    progress: Progress | None = None,
+) -> CheckReport:
+    """Look at every case, write observations, results, figures, page and manifest; give the self-check.
+
+    Raises what `capture` raises; nothing is left under the folder's name then.
+    """
+    tell = progress or (lambda stage, done, total: None)
+    with folder.stage("self-check"):
+        route = route_of(loaded)
+        check = check_model(loaded)
+    with folder.stage("tokenise"):
+        items = prepare(loaded, case_set.cases, cut=settings.cut_to_fit)
+    observed = _observe(loaded, route, items, settings=settings, folder=folder, tell=tell)
+    pairs = crossed_pairs(items)[: settings.sentences]
+    with folder.stage("crossed pairs"):
+        crossed = crossed_frame(observed, pairs, _crossed_effects(loaded, route, items, pairs, settings))
+    with folder.stage("statistics"):
+        results = results_of(observed)
+    folder.write_table("results", results)
+    if len(crossed):
+        folder.write_table("crossed", crossed, formats=("csv",))
+    folder.write_table("cases", _case_frame(items), formats=("csv",))
+    _record(folder, loaded, case_set, settings, check)
+    story = Story(
+        loaded=loaded, case_set=case_set, observed=observed, results=results, crossed=crossed, check=check,
+        route=route, language=settings.language,
+    )  # fmt: skip
+    with folder.stage("page"):
+        _write_page(folder, story)
+    return check
+
+
+def _write_page(folder: RunFolder, story: Story) -> None:
+    page = page_of(story)
+    for name, png in page.pictures.items():
+        folder.write_bytes(f"figures/{name}", png)
+    html = render_report(
+        page.sections, title=page.title, subtitle=page.subtitle, language=story.language,
+        manifest_rows=page.provenance,
+    )  # fmt: skip
+    folder.write_text("report.html", html)
+
+
+def _observe(
+    loaded: LoadedModel,
+    route: Route,
+    items: tuple[Prepared, ...],
+    *,
+    settings: StudySettings,
+    folder: RunFolder,
+    tell: Progress,
+) -> Observed:
+    values: list[Floats] = []
+    target_rows: dict[int, Floats] = {}
+    layers, heads = route.layers, tuple(range(route.heads))
+    with folder.stream_table("observations") as append:
+        with folder.stage("capture"):
+            stream = capture_prepared(
+                loaded, items, options=settings.options(), route=route,
+                progress=lambda done, total: tell("capture", done, total),
+            )  # fmt: skip
+            for place, one in enumerate(stream):
+                layers, heads = one.layers, one.heads
+                values.append(focus(one))
+                if place < settings.sentences:
+                    target_rows[place] = merged_row(one, one.target)
+                if len(values) % _CHUNK == 0:
+                    append(_chunk(loaded, items, values, layers, heads, len(values) - _CHUNK, settings))
+            rest = len(values) % _CHUNK
+            if rest:
+                append(_chunk(loaded, items, values, layers, heads, len(values) - rest, settings))
+        with folder.stage("cut edges"):
+            chosen = _spread(items, settings.cut_cases)
+            cuts = _cut(loaded, route, [items[place] for place in chosen], settings, tell) if chosen else None
+        observed = Observed(
+            model=loaded.name, items=items, layers=layers, heads=heads, focus=np.stack(values), cuts=cuts,
+            cut_cases=tuple(chosen), target_rows=target_rows, seed=settings.seed,
+        )  # fmt: skip
+        if cuts is not None:
+            append(cut_observation_frame(observed, cuts))
+    return observed
+
+
+def _chunk(
+    loaded: LoadedModel,
+    items: Sequence[Prepared],
+    values: list[Floats],
+    layers: Any,
+    heads: tuple[int, ...],
+    start: int,
+    settings: StudySettings,
+) -> Any:
+    cases = [item.case.id for item in items[start : len(values)]]
+    return observation_frame(
+        np.stack(values[start:]), model=loaded.name, cases=cases, layers=layers, heads=heads, seed=settings.seed
+    )
+
+
+def _cut(
+    loaded: LoadedModel, route: Route, items: Sequence[Prepared], settings: StudySettings, tell: Progress
+) -> CutEffects | None:
+    if not settings.cut or route.path != "tap":
+        return None
+    return cut_effects(
+        loaded, route, items, batch_tokens=settings.batch_tokens,
+        progress=lambda done, total: tell("cut edges", done, total),
+    )  # fmt: skip
+
+
+def _crossed_effects(
+    loaded: LoadedModel,
+    route: Route,
+    items: Sequence[Prepared],
+    pairs: Sequence[tuple[int, int]],
+    settings: StudySettings,
+) -> CutEffects | None:
+    if not pairs or not settings.cut or route.path != "tap":
+        return None
+    others = [tuple(i for words in items[other].cues for i in words) for _, other in pairs]
+    own = [items[place] for place, _ in pairs]
+    return cut_effects(loaded, route, own, controls=others, every_layer=False, batch_tokens=settings.batch_tokens)
+
+
+def _spread(items: Sequence[Prepared], most: int) -> list[int]:
+    """Places of at most `most` cases with a cue, evenly over the set, so that no part of it is favoured."""
+    places = [place for place, item in enumerate(items) if item.cues]
+    if len(places) <= most:
+        return places
+    return [places[int(index)] for index in np.linspace(0, len(places) - 1, most)]
+
+
+def _case_frame(items: Sequence[Prepared]) -> Any:
+    import pandas as pd
+
+    return pd.DataFrame(
+        {
+            "case": [item.case.id for item in items],
+            "text": [item.case.text for item in items],
+            "target": [item.case.target.cut(item.case.text) for item in items],
+            "cues": ["|".join(cue.cut(item.case.text) for cue in item.case.cues) for item in items],
+            "sense": [item.case.sense for item in items],
+            "group": [item.case.group for item in items],
+            "tokens": [len(item.tokens.ids) for item in items],
+            "target tokens": [len(item.target) for item in items],
+            "cut to fit": [item.was_cut for item in items],
+        }
+    )
+
+
+def _record(
+    folder: RunFolder, loaded: LoadedModel, case_set: CaseSet, settings: StudySettings, check: CheckReport
+) -> None:
+    config = {
+        **{name: sorted(value) if isinstance(value, frozenset) else value for name, value in asdict(settings).items()},
+        "cache": settings.cache is not None,
+        "model": loaded.name,
+        "cases": case_set.name,
+        "device": loaded.device.type,
+        "dtype": str(loaded.dtype).removeprefix("torch."),
+    }
+    folder.write_config(config)
+    folder.record("model", {"name": loaded.name, "fingerprint": loaded.fingerprint, **loaded.origin})
+    folder.record("data", {"name": case_set.name, "sha256": case_set.digest, "cases": len(case_set.cases)})
+    folder.record("seeds", [settings.seed])
+    folder.record("threads", torch.get_num_threads())
+    folder.record("notes", list(loaded.notes))
+    folder.record("check", {"path": check.path, **{item.name: item.status for item in check.items}})

@@ -1,0 +1,221 @@
+"""Captures: a batch gives what single texts give, streamed in order, refused before the forward pass where too large."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from probe.capture import CaptureOptions, batches, capture, prepare
+from probe.captures import load_capture, save_capture
+from probe.cases import case_of
+from probe.errors import BudgetError, ModelError, OutputError, SpanError
+from probe.models import model_from_parts
+from probe.routes import batch_for, eager_maps, route_of
+from tests.tiny import FAMILIES
+
+TEXTS = {
+    "like": ("我喜欢苹果但讨厌梨子", "苹果", ["喜欢"]),
+    "phone": ("苹果手机", "苹果", ["手机"]),
+    "firm": ("苹果公司发布了新品", "苹果", ["公司", "新品"]),
+    "newton": ("牛顿被苹果砸中", "苹果", ["砸中"]),
+}
+
+
+def cases():
+    return [case_of(text, target=target, cues=cues, id=name) for name, (text, target, cues) in TEXTS.items()]
+
+
+def loaded(family, **changes):
+    model, tokenizer = FAMILIES[family](head=False, **changes)
+    return model_from_parts(model, tokenizer, name=f"tiny {family}")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_batch_gives_what_single_texts_give(family):
+    model = loaded(family)
+    together = list(capture(model, cases()))
+    alone = [next(iter(capture(model, [case]))) for case in cases()]
+    assert [one.case.id for one in together] == list(TEXTS)
+    for batched, single in zip(together, alone, strict=True):
+        assert batched.layers == single.layers and batched.queries == single.queries
+        assert np.abs(batched.rows - single.rows).max() <= 1e-5
+        assert np.abs(batched.value_norms - single.value_norms).max() <= 1e-4 * single.value_norms.max()
+        for stack, states in single.states.items():
+            scale = np.linalg.norm(states, axis=-1)
+            assert (np.linalg.norm(batched.states[stack] - states, axis=-1) / scale).max() <= 1e-5
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_rows_are_those_of_eager_attention_at_the_targets_and_cues(family):
+    model = loaded(family)
+    for one in capture(model, cases()):
+        maps, _ = eager_maps(model, batch_for(model, [one.tokens.ids]))
+        assert set(one.layers) == set(maps)
+        for place, layer in enumerate(one.layers):
+            expected = maps[layer][0][:, list(one.queries)].numpy()
+            assert np.abs(one.rows[place] - expected).max() <= 1e-5
+        words = {one.tokens.labels[query] for query in one.target}
+        assert "".join(dict.fromkeys(words)) and all(label in one.case.text for label in words)
+
+
+def test_whole_maps_hold_a_row_for_every_token():
+    model = loaded("llama")
+    one = next(iter(capture(model, cases()[:1], options=CaptureOptions(whole_maps=True))))
+    maps, _ = eager_maps(model, batch_for(model, [one.tokens.ids]))
+    assert one.rows.shape[2] == one.rows.shape[3] == len(one.tokens.ids)
+    assert np.abs(one.rows - torch.stack([maps[layer][0] for layer in one.layers]).numpy()).max() <= 1e-5
+
+
+def test_states_hold_the_embedding_first_and_the_models_own_states_after_it():
+    model = loaded("bert")
+    one = next(iter(capture(model, cases()[:1])))
+    with torch.no_grad():
+        output = model.backbone(**batch_for(model, [one.tokens.ids]), output_hidden_states=True)
+    expected = torch.stack(output.hidden_states)[:, 0].numpy()
+    assert one.states["encoder"].shape[0] == len(one.layers) + 1
+    assert np.abs(one.states["encoder"] - expected).max() <= 1e-5
+
+
+def test_filters_keep_only_the_asked_layers_and_heads_and_refuse_what_is_not_there():
+    model = loaded("bert")
+    everything = next(iter(capture(model, cases()[:1])))
+    some = next(iter(capture(model, cases()[:1], options=CaptureOptions(layers=frozenset({2}), heads=frozenset({0, 3})))))
+    assert [layer.index for layer in some.layers] == [2] and some.heads == (0, 3)
+    assert np.array_equal(some.rows[0], everything.rows[2][[0, 3]])
+    assert np.array_equal(some.value_norms[0], everything.value_norms[2][[0, 3]])
+    with pytest.raises(ModelError, match=r"--layers 99.*0-2"):
+        list(capture(model, cases(), options=CaptureOptions(layers=frozenset({99}))))
+    with pytest.raises(ModelError, match=r"--heads 7.*0-3"):
+        list(capture(model, cases(), options=CaptureOptions(heads=frozenset({7}))))
+
+
+def test_a_batch_that_needs_more_than_the_budget_is_refused_before_the_forward_pass():
+    model = loaded("bert")
+    ran = []
+    hook = model.backbone.register_forward_pre_hook(lambda module, args: ran.append(module))
+    route = route_of(model)
+    ran.clear()
+    with pytest.raises(BudgetError, match=r"needs .* may be used: .*--memory-budget"):
+        list(capture(model, cases(), route=route, options=CaptureOptions(memory_budget=1000)))
+    assert not ran
+    list(capture(model, cases(), route=route, options=CaptureOptions(memory_budget=10**9)))
+    assert ran
+    hook.remove()
+
+
+def test_a_text_longer_than_the_models_positions_is_refused_or_cut_around_the_target():
+    model = loaded("bert")  # 64 positions
+    long = "我喜欢" * 40 + "牛顿被苹果砸中" + "我们热爱和平" * 30
+    case = case_of(long, target="苹果", cues=["砸中"], id="long")
+    with pytest.raises(SpanError, match=r"case 'long': 309 tokens, .* 64 positions: --cut-to-fit"):
+        prepare(model, [case])
+    (cut,) = prepare(model, [case], cut=True)
+    assert cut.was_cut and 60 <= len(cut.tokens.ids) <= 64
+    assert cut.case.target.cut(cut.case.text) == "苹果"
+    assert [cue.cut(cut.case.text) for cue in cut.case.cues] == ["砸中"]
+    before, after = cut.target[0], len(cut.tokens.ids) - cut.target[-1]
+    assert abs(before - after) <= 2
+
+
+def test_a_target_that_the_tokenizer_does_not_know_is_refused_by_name():
+    model = loaded("bert")
+    with pytest.raises(SpanError, match=r"case 'x'.*'馕' is unknown"):
+        prepare(model, [case_of("我喜欢馕", target="馕", id="x")])
+
+
+def test_all_cases_that_cannot_be_read_are_named_at_once():
+    model = loaded("bert")
+    bad = [case_of("我喜欢馕", target="馕", id=f"bad-{number}") for number in range(3)]
+    with pytest.raises(SpanError, match=r"3 cases cannot be read") as refused:
+        prepare(model, [*cases(), *bad])
+    assert all(f"bad-{number}" in str(refused.value) for number in range(3))
+
+
+def test_a_capture_survives_the_way_to_disk_and_back(tmp_path):
+    for family in ("bert", "bart"):
+        one = next(iter(capture(loaded(family), cases()[2:3])))
+        save_capture(one, tmp_path / "one.safetensors")
+        again = load_capture(tmp_path / "one.safetensors")
+        for name in (entry.name for entry in dataclasses.fields(one)):
+            mine, theirs = getattr(one, name), getattr(again, name)
+            if isinstance(mine, np.ndarray):
+                assert np.array_equal(mine, theirs), name
+            elif name == "states":
+                assert mine.keys() == theirs.keys() and all(np.array_equal(mine[key], theirs[key]) for key in mine)
+            elif name == "tokens":
+                assert mine.ids == theirs.ids and mine.labels == theirs.labels
+                assert np.array_equal(mine.offsets, theirs.offsets) and np.array_equal(mine.special, theirs.special)
+            else:
+                assert mine == theirs, name
+
+
+def test_the_cache_answers_for_the_same_content_only_and_survives_damage(tmp_path):
+    model = loaded("bert")
+    options = CaptureOptions(cache=tmp_path)
+    route = route_of(model)
+    runs = []
+    hook = model.backbone.register_forward_pre_hook(lambda module, args: runs.append(1))
+    first = list(capture(model, cases(), options=options, route=route))
+    assert runs and len(list(tmp_path.rglob("*.safetensors"))) == len(TEXTS)
+    runs.clear()
+    second = list(capture(model, cases(), options=options, route=route))
+    assert not runs and all(np.array_equal(a.rows, b.rows) for a, b in zip(first, second, strict=True))
+    next(iter(tmp_path.rglob("*.safetensors"))).write_bytes(b"damaged")
+    third = list(capture(model, cases(), options=options, route=route))
+    assert runs and all(np.abs(a.rows - b.rows).max() <= 1e-5 for a, b in zip(first, third, strict=True))
+    runs.clear()
+    other = dataclasses.replace(model, fingerprint="other")
+    list(capture(other, cases(), options=options, route=route))
+    assert runs, "another model must not be answered from the cache"
+    hook.remove()
+    with pytest.raises(OutputError, match="damaged"):
+        (tmp_path / "x").write_bytes(b"no capture")
+        load_capture(tmp_path / "x")
+
+
+def test_batches_hold_every_text_once_within_the_token_bound():
+    lengths = [5, 90, 7, 7, 33, 2, 60, 60, 61, 1]
+    groups = list(batches(lengths, 128))
+    assert sorted(index for group in groups for index in group) == list(range(len(lengths)))
+    assert all(max(lengths[i] for i in group) * len(group) <= 128 for group in groups)
+    assert list(batches([500], 128)) == [[0]], "one text longer than the bound still runs, alone"
+
+
+def test_a_family_that_bypasses_the_interface_takes_the_eager_path_visibly():
+    import transformers
+
+    from tests.tiny import byte_level_tokenizer
+
+    tokenizer = byte_level_tokenizer(start=None, end="<|endoftext|>", pad="<|pad|>")
+    config = transformers.BloomConfig(vocab_size=len(tokenizer), hidden_size=32, n_layer=2, n_head=4)
+    model = model_from_parts(transformers.BloomModel(config).eval(), tokenizer, name="tiny bloom")
+    route = route_of(model)
+    assert route.path == "eager" and "BloomModel" in route.reason and len(route.layers) == 2
+    together = list(capture(model, cases(), route=route))
+    for one in together:
+        alone = next(iter(capture(model, [one.case])))
+        assert one.path == "eager" and one.value_norms is None
+        assert np.abs(one.rows - alone.rows).max() <= 1e-5
+        assert np.allclose(one.rows.sum(-1), 1, atol=1e-5)
+
+
+def test_a_layer_shared_by_all_depths_is_counted_by_its_calls():
+    import transformers
+
+    from tests.tiny import wordpiece_tokenizer
+
+    tokenizer = wordpiece_tokenizer()
+    config = transformers.AlbertConfig(
+        vocab_size=len(tokenizer), embedding_size=16, hidden_size=32, num_hidden_layers=3, num_attention_heads=4,
+        intermediate_size=32, initializer_range=0.3,
+    )  # fmt: skip
+    model = model_from_parts(transformers.AlbertModel(config).eval(), tokenizer, name="tiny albert")
+    one = next(iter(capture(model, cases()[:1])))
+    assert one.path == "eager" and [layer.index for layer in one.layers] == [0, 1, 2]
+    model.backbone.set_attn_implementation("eager")
+    with torch.no_grad():
+        output = model.backbone(**batch_for(model, [one.tokens.ids]), output_attentions=True)
+    for place in range(3):
+        expected = output.attentions[place][0][:, list(one.queries)].numpy()
+        assert np.abs(one.rows[place] - expected).max() <= 1e-6
