@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -66,14 +66,22 @@ _FAINT = _MARKS | {"Cc", "Cf", "Zs", "Zl", "Zp"}
 # ---- what the tokens spell -------------------------------------------------------------------------------------
 
 
-def spellings(pieces: Sequence[str], unknown: NDArray[np.bool_]) -> Iterator[Spelling]:
-    """Give each different spelling of the pieces under the known conventions, where it is valid UTF-8."""
-    seen: set[str] = set()
+def spellings(pieces: Sequence[str], unknown: NDArray[np.bool_], text: str) -> list[Spelling]:
+    """Give each different spelling of the pieces under the known conventions, the likeliest for the text first.
+
+    Folding is too coarse to choose: À in two bytes reads as "Ã" and a control mark too, and both fold to "a".
+    """
+    found: dict[str, Spelling] = {}
     for reading in _READINGS:
         spelling = _spelled(pieces, unknown, reading)
-        if spelling is not None and spelling.folded.source not in seen:
-            seen.add(spelling.folded.source)
-            yield spelling
+        if spelling is not None:
+            found.setdefault(spelling.folded.source, spelling)
+    wanted = _compact(text)
+    return sorted(found.values(), key=lambda spelling: _compact(spelling.folded.source) != wanted)
+
+
+def _compact(text: str) -> str:
+    return "".join(unicodedata.normalize("NFKC", text).split())
 
 
 def _spelled(pieces: Sequence[str], unknown: NDArray[np.bool_], reading: Callable[[str], bytes]) -> Spelling | None:
@@ -174,12 +182,19 @@ def agree(spelling: Spelling, text: Letters, offsets: Offsets, *, rewrite: Calla
         return False
     if spelling.folded.letters == text.letters:  # letter by letter, so that even 哈哈哈 cannot be a letter off
         return bool((spelling.folded.rank[spelling.bounds] == text.rank[offsets]).all())
-    if rewrite is None:
+    if rewrite is not None:
+        cut = [fold(rewrite(text.source[a:b])).letters for a, b in offsets.tolist()]
+    elif spelling.unknown.any() and _apart(spelling.bounds, text.rank[offsets]):
         cut = [text.letters[a:b] for a, b in text.rank[offsets].tolist()]
     else:
-        cut = [fold(rewrite(text.source[a:b])).letters for a, b in offsets.tolist()]
+        return False
     spelt = [spelling.folded.letters[a:b] for a, b in spelling.folded.rank[spelling.bounds].tolist()]
     return all(map(lambda a, b, hidden: hidden or a == b, cut, spelt, spelling.unknown.tolist()))
+
+
+def _apart(bounds: Offsets, ranks: Offsets) -> bool:
+    """Tell whether neighbours that spell different characters have different letters."""
+    return bool((ranks[1:, 0] >= ranks[:-1, 1])[bounds[1:, 0] >= bounds[:-1, 1]].all())
 
 
 def _faint_agree(spelling: Spelling, text: str, offsets: Offsets) -> bool:
@@ -218,9 +233,8 @@ def search(spellings: Sequence[Spelling], text: Letters, offsets: Offsets | None
     """
     best: tuple[Spelling, Offsets] | None = None
     for spelling in spellings:
-        widths = _unknown_widths(spelling, text, offsets)
-        for hint, least in ((widths, 1), ({}, 1), ({}, 0)):
-            matched = _match(spelling.folded.letters, text, hint, least)
+        for guess in _guesses(spelling, text, offsets):
+            matched = _match(spelling.folded.letters, text, guess)
             if matched is not None and matched[1]:
                 return _token_intervals(spelling, _character_intervals(spelling.folded, text, matched[0]))
             best = (spelling, matched[0]) if best is None and matched is not None else best
@@ -229,15 +243,30 @@ def search(spellings: Sequence[Spelling], text: Letters, offsets: Offsets | None
     return _token_intervals(best[0], _character_intervals(best[0].folded, text, best[1]))
 
 
-def _unknown_widths(spelling: Spelling, text: Letters, offsets: Offsets | None) -> dict[int, int]:
-    if offsets is None or not are_valid(text.source, offsets):
-        return {}
-    widths = np.diff(text.rank[offsets[spelling.unknown]], axis=1)[:, 0]
-    letters = spelling.folded.rank[spelling.bounds[spelling.unknown, 0]]
-    return dict(zip(letters.tolist(), widths.tolist(), strict=True))
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Guess:
+    """How far unknown tokens are taken to reach."""
+
+    widths: Mapping[int, int]  # spelt letter of the unknown token -> letters that its offsets cut
+    least: int  # letters of the text that each must have
+    starts: NDArray[np.bool_] | None  # [letter]: where the known text may go on, if not anywhere
 
 
-def _match(spelt: str, text: Letters, widths: dict[int, int], least: int) -> tuple[Offsets, bool] | None:
+def _guesses(spelling: Spelling, text: Letters, offsets: Offsets | None) -> Iterator[_Guess]:
+    """Give the guesses in order: as wide as offsets say, any piece, whole words, nothing at all (a lone mark)."""
+    if offsets is not None and spelling.unknown.any():
+        widths = np.diff(text.rank[offsets[spelling.unknown]], axis=1)[:, 0]
+        letters = spelling.folded.rank[spelling.bounds[spelling.unknown, 0]]
+        yield _Guess(widths=dict(zip(letters.tolist(), widths.tolist(), strict=True)), least=1, starts=None)
+    yield _Guess(widths={}, least=1, starts=None)
+    if spelling.unknown.any():
+        starts = np.zeros(len(text.letters) + 1, dtype=np.bool_)
+        starts[text.rank[[start for start, _ in _words(text.source)]]] = True
+        yield _Guess(widths={}, least=1, starts=starts)
+        yield _Guess(widths={}, least=0, starts=None)
+
+
+def _match(spelt: str, text: Letters, guess: _Guess) -> tuple[Offsets, bool] | None:
     """Give for each spelt letter its range of text letters [letter, 2], and whether all text letters were used."""
     letters = text.letters
     if spelt == letters:  # by far the most common, and no unknown token in it
@@ -249,9 +278,10 @@ def _match(spelt: str, text: Letters, widths: dict[int, int], least: int) -> tup
         here = len(ranges)
         if spelt[here] == _UNKNOWN:
             run = _run_length(spelt, here)
-            hint = sum(widths[here + k] for k in range(run)) if widths else None
             known = spelt[here + run : here + run + _ANCHOR].partition(_UNKNOWN)[0]
-            stop = _resume(known, letters, least=at + least * run, hinted=None if hint is None else at + hint)
+            stop = at + sum(guess.widths.get(here + k, 0) for k in range(run))
+            if not guess.widths or not letters.startswith(known, stop):
+                stop = _resume(known, letters, at + guess.least * run, starts=guess.starts)
             if stop < 0:
                 return None
             ranges.extend(_share(text, at, stop, run))
@@ -273,15 +303,20 @@ def _run_length(spelt: str, start: int) -> int:
     return end - start
 
 
-def _resume(known: str, letters: str, *, least: int, hinted: int | None) -> int:
+def _resume(known: str, letters: str, least: int, *, starts: NDArray[np.bool_] | None) -> int:
     """Give the letter where the known text goes on after unknown tokens, at or after `least`; -1 if it does not."""
-    if hinted is not None and letters.startswith(known, hinted):
-        return hinted
     if not known:
         return len(letters) if least <= len(letters) else -1
     # Where the text has letters in between that the tokenizer dropped, only the first known one can be found.
-    tries = ((known, least + 16 * _ANCHOR), (known, len(letters)), (known[:1], len(letters)))
-    return next((place for part, stop in tries if (place := letters.find(part, least, stop)) >= 0), -1)
+    for part, stop in ((known, least + 16 * _ANCHOR), (known, len(letters)), (known[:1], len(letters))):
+        place = letters.find(part, least, stop)
+        for _ in range(_ANCHOR):
+            if place < 0 or starts is None or starts[place]:
+                break
+            place = letters.find(part, place + 1, stop)
+        if place >= 0:
+            return place
+    return -1
 
 
 def _share(text: Letters, start: int, stop: int, run: int) -> list[tuple[int, int]]:
@@ -290,16 +325,27 @@ def _share(text: Letters, start: int, stop: int, run: int) -> list[tuple[int, in
         return [(k, k + 1) for k in range(start, stop)]
     if run > 1 and stop > start:
         low, high = int(text.origin[start]), int(text.origin[stop - 1]) + 1
-        for word in (_WORD, re.compile(r"\S+")):
-            words = [found.span() for found in word.finditer(text.source, low, high)]
-            if len(words) == run:
-                return [(int(text.rank[a]), int(text.rank[b])) for a, b in words]
+        words = _words(text.source, low, high)
+        if len(words) == run:
+            return [(int(text.rank[a]), int(text.rank[b])) for a, b in words]
     return [(start, stop)] * run
 
 
-# A word as BERT's basic tokenizer cuts it: letters outside the Chinese blocks run on, all else stands alone.
-_HAN = "\u2e80-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
-_WORD = re.compile(rf"[^\W{_HAN}]+|[^\s]")
+def _words(text: str, low: int = 0, high: int | None = None) -> list[tuple[int, int]]:
+    """Give the words of a slice as BERT's basic tokenizer cuts them: punctuation and Han characters stand alone."""
+    kinds = "".join(map(_kind, text[low:high]))
+    return [(low + found.start(), low + found.end()) for found in re.finditer("w+|p", kinds)]
+
+
+@lru_cache(maxsize=1 << 16)
+def _kind(character: str) -> str:
+    if character.isspace():
+        return " "
+    sign = character.isascii() and not character.isalnum()
+    return "p" if sign or _HAN.match(character) or unicodedata.category(character)[0] == "P" else "w"
+
+
+_HAN = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002fa1f]")
 
 
 def _character_intervals(spelt: Letters, text: Letters, ranges: Offsets) -> Offsets:

@@ -303,7 +303,7 @@ def _align_text(
     tokenizer: Any, text: str, ids: Sequence[int], *, given: NDArray[np.int64] | None, unknown: NDArray[np.bool_]
 ) -> tuple[NDArray[np.int64], _How]:
     letters = alignment.fold(text)
-    spellings = list(alignment.spellings(_pieces(tokenizer, ids), unknown))
+    spellings = alignment.spellings(_pieces(tokenizer, ids), unknown, text)
     offsets = _usable(text, given)
     if offsets is not None and any(alignment.agree(spelling, letters, offsets) for spelling in spellings):
         return offsets, "offsets"

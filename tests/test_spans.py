@@ -21,7 +21,7 @@ PARTS = [
     *"aAeEpPlLxXßİΣſ0 19.,!?#<>[]/▁ĠÃ",
     *["apple", "Apple", "苹果", "<s>", "</s>", "[SEP]", "[UNK]", "<unk>", "<|endoftext|>", "##s", "</w>", "<0xE8>"],
     *["👩\u200d👩\u200d👧", "🍎", "❤\ufe0f", "🇨🇳", "\u200f", "\u200e", "\u200b", "\ufeff", "\u00ad", "\x07", "\ufffd"],
-    *["é", "e\u0301", "\u0301", "ﬁ", "㎏", "…", "½", "한", "가", "ไทย", "नि", "か\u3099", "Å", "²", "¨"],
+    *["é", "e\u0301", "\u0301", "ﬁ", "㎏", "…", "½", "한", "가", "ไทย", "नि", "か\u3099", "Å", "²", "¨", "À", "G"],
     *[" ", "  ", "\n", "\r\n", "\t", "\u3000", "\xa0", "\u2028"],
 ]
 texts = st.one_of(
@@ -151,6 +151,8 @@ def test_an_unknown_word_is_flagged_and_keeps_its_place_without_offsets():
     tokens = tokenize(zoo.slow_bert(), "我 ÆÆ 喜 ÆÆÆ Æ 果")
     unknown = [(tokens.labels[k], bool(tokens.unknown[k])) for k in range(1, len(tokens.ids) - 1)]
     assert unknown == [("我", False), ("ÆÆ", True), ("喜", False), ("ÆÆÆ", True), ("Æ", True), ("果", False)]
+    # The known 0 stands inside the unknown word as well.
+    assert [label for label, _ in carried(tokenize(zoo.slow_bert(), "Æ0！0"))] == ["Æ0", "！", "0"]
 
 
 def test_special_tokens_are_named_and_stand_at_the_ends():
