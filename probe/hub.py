@@ -43,9 +43,8 @@ def hub_copy(
         _check_weights(repository, [file.rfilename for file in facts.siblings or ()])
         if progress:
             progress(f"{repository}: fetching what is not yet in the cache")
-    pinned = facts.sha if facts is not None else revision
     patterns = [*FILES, "*.py"] if code else list(FILES)
-    folder = _snapshot(repository, pinned, patterns, online=facts is not None)
+    folder = _snapshot(repository, revision, patterns, online=facts is not None)
     licence = getattr(facts.card_data, "license", None) if facts is not None and facts.card_data else None
     origin = {"source": "hub", "id": repository, "revision": folder.name}
     return HubCopy(folder=folder, origin={**origin, "licence": str(licence)} if licence else origin)

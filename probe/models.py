@@ -1,5 +1,6 @@
 """load_model: any source of a text model with attention -> LoadedModel, ready to capture from."""
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -7,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from probe import adapters, embedded
-from probe.advice import collected_advice
+from probe.advice import collected_advice, without_bars
 from probe.anatomy import (
     Kind,
     backbone_of,
@@ -101,9 +102,12 @@ def load_model(
     access = Access(revision=revision, code=trust_remote_code, progress=progress)
     found = find_source(source, access)
     with collected_advice() as advice, _one_line(found.name):
-        model, notes = _load(found, settings)
-        if tokenizer is None or isinstance(tokenizer, str | Path):
-            tokenizer = _load_tokenizer(found if tokenizer is None else find_source(tokenizer, access), settings)
+        with without_bars(stubborn=found.gguf is not None):
+            model, notes = _load(found, settings)
+        if tokenizer is None:
+            tokenizer = _load_tokenizer(found, settings)
+        elif isinstance(tokenizer, str | Path):
+            tokenizer = _load_tokenizer(_tokenizer_source(tokenizer, access), settings)
         model.to(where)
     notes = (*found.notes, *notes, *advice)
     return _described(model, tokenizer, name=found.name, origin=found.origin, notes=notes)
@@ -220,9 +224,14 @@ def _load(source: Source, settings: _Settings) -> tuple[Any, tuple[str, ...]]:
     """The model on the CPU and notes on what was newly initialised or left over."""
     from transformers import AutoConfig
 
+    _check_code(source, settings)
     arguments = settings.loading(source)
     arguments = {key: value for key, value in arguments.items() if key not in ("use_safetensors", "dtype")}
     config = AutoConfig.from_pretrained(source.folder, **arguments)
+    if source.adapter is None and source.gguf:
+        # transformers knows a GGUF file's tensors by their names in the whole model only
+        model, notes = _load_class(source, settings, _head_class(config, source.name), config)
+        return (model if settings.head == "lm" else backbone_of(model)), notes
     if source.adapter is None:
         kind = _head_class(config, source.name) if settings.head == "lm" else "AutoModel"
         return _load_class(source, settings, kind, config)
@@ -235,6 +244,21 @@ def _load(source: Source, settings: _Settings) -> tuple[Any, tuple[str, ...]]:
         adapters.attach(backbone_of(model), source.adapter, source.name)
         return model, notes
     return adapters.attach(model, source.adapter, source.name), notes
+
+
+def _check_code(source: Source, settings: _Settings) -> None:
+    """Says what a model with Python code of its own needs, before the library would ask or guess."""
+    from transformers import CONFIG_MAPPING
+
+    if settings.code or source.gguf:
+        return
+    config = json.loads((source.folder / "config.json").read_text(encoding="utf-8"))
+    if config.get("auto_map") and config.get("model_type") not in CONFIG_MAPPING:
+        code = sorted({f"{str(entry).rpartition('--')[2].split('.')[0]}.py" for entry in config["auto_map"].values()})
+        raise ModelError(
+            f"{source.name} needs its own Python code ({', '.join(code)}): read it, and if you trust it, "
+            "allow it with trust_remote_code"
+        )
 
 
 def _load_class(source: Source, settings: _Settings, kind: str, config: Any) -> tuple[Any, tuple[str, ...]]:
@@ -327,6 +351,14 @@ def _class_for(adapter: adapters.Adapter, config: Any, settings: _Settings, name
             return kind, True
     first = next(iter(adapter.shapes), "none")
     raise ModelError(f"{name}: its tensors ({first}, ...) name no modules of its base {adapter.base}")
+
+
+def _tokenizer_source(given: str | Path, access: Access) -> Source:
+    """A folder that may hold a tokenizer and nothing else, or any source of a model."""
+    folder = Path(given).expanduser()
+    if folder.is_dir() and has_tokenizer(folder):
+        return Source(name=display_name(folder), folder=folder, origin={})
+    return find_source(given, access)
 
 
 def _load_tokenizer(source: Source, settings: _Settings) -> Any:

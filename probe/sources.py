@@ -15,6 +15,7 @@ from probe.errors import ModelError
 from probe.hub import hub_copy
 
 ALLOWED = "allowed are builtin:NAME, a hub id (organisation/model), a checkpoint or adapter folder, or a .gguf file"
+HUB_ID = r"[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)?"
 PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "*.model", "*.tiktoken")
 
@@ -51,7 +52,7 @@ def find_source(source: str | Path, access: Access) -> Source:
         return _gguf(path, display_name(path))
     if path.is_dir():
         return _folder(path, display_name(path), access, origin={"source": "folder"})
-    if isinstance(source, Path) or _looks_like_path(text) or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", text):
+    if isinstance(source, Path) or _looks_like_path(text) or not re.fullmatch(HUB_ID, text):
         raise ModelError(f"no such model: {text!r}; {ALLOWED}")
     near = get_close_matches(text, embedded.names(), n=1, cutoff=0.8)
     if near:
