@@ -155,6 +155,19 @@ def test_an_unknown_word_is_flagged_and_keeps_its_place_without_offsets():
     assert [label for label, _ in carried(tokenize(zoo.slow_bert(), "Æ0！0"))] == ["Æ0", "！", "0"]
 
 
+def test_search_gives_an_accent_that_a_normaliser_joined_to_its_letter():
+    tokens = tokenize(zoo.slow_sentencepiece(), "Cafe\u0301!")
+    assert [label for label, _ in carried(tokens) if label][-3:] == ["e\u0301", "e\u0301", "!"]
+    assert len(tokens_of(Span(4, 5), tokens)) == 2
+
+
+def test_an_unknown_word_whose_offsets_leave_letters_out_is_put_right():
+    cut_short = zoo.LyingTokenizer(zoo.wordpiece(), lambda given: [(a, 4 if b == 5 else b) for a, b in given])
+    tokens = tokenize(cut_short, "苹果 ÆÆ 我")
+    assert [label for label, _ in carried(tokens)] == ["苹", "果", "ÆÆ", "我"]
+    assert tokens.aligned == "repaired"
+
+
 def test_special_tokens_are_named_and_stand_at_the_ends():
     tokens = tokenize(zoo.wordpiece(), FRUIT)
     assert tokens.special.tolist() == [True, False, False, False, False, False, True]
