@@ -29,6 +29,7 @@ setup: $(READY)
 
 $(READY): requirements.txt pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not on the PATH; name a Python 3.11: make PYTHON=/path/to/python" >&2; exit 1; }
+	@echo "setting up .venv from requirements.txt; this takes some minutes, once"
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
