@@ -1,14 +1,16 @@
 """Edits of attention: an edge cut, damped or boosted, a head silenced; applied to one layer's output."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from probe.errors import TapError
-from probe.rows import ScoreTerms, allowed_keys, attention_rows, item_terms
+from probe.rows import ScoreTerms, allowed_keys, attention_rows, terms_of
 
 Stack = Literal["encoder", "decoder", "cross"]
 
@@ -51,24 +53,28 @@ Edit = EdgeEdit | HeadEdit
 def apply_edges(
     edits: Sequence[EdgeEdit], query: Tensor, key: Tensor, value: Tensor, terms: ScoreTerms, output: Tensor
 ) -> Tensor:
-    """Overwrite the output of the edited (item, query, head) triples; every other number stays bit for bit."""
+    """Overwrite the output of the edited (text, query, head) triples; every other number stays bit for bit.
+
+    query [batch, head, query, dim], key and value [batch, kv head, key, dim], output [batch, query, head, dim].
+    """
+    _check_edges(edits, query, key)
+    items = sorted({edit.item for edit in edits})
+    touched = [sorted({place for edit in edits if edit.item == item for place in edit.query}) for item in items]
+    width = max(len(places) for places in touched)
+    places = [[*own, *[own[0]] * (width - len(own))] for own in touched]  # a repeat writes the same row again
+    positions = torch.tensor(places, device=query.device)  # [item, query]
+    index = torch.tensor(items, device=query.device)
+    query, key, value, terms = query[index], key[index], value[index], terms_of(terms, index)
+    own = [replace(edit, item=items.index(edit.item)) for edit in edits]
+    bias = edge_bias(own, positions, query, key)
+    _refuse_empty_rows(terms, bias, positions, query, key)
+    rows = attention_rows(query, key, terms, positions, extra=bias).to(value.dtype)
+    # Query heads that share a value head are folded into the query axis, as in the scores.
+    mixed = rows.view(len(items), value.shape[1], -1, rows.shape[-1]) @ value
+    mixed = mixed.view(*rows.shape[:3], -1).transpose(1, 2)  # [item, query, head, dim]
+    changed = (bias != 0).any(-1).transpose(1, 2)[..., None]  # [item, query, head, 1]
     output = output.clone()
-    for item in sorted({edit.item for edit in edits}):
-        own = [edit for edit in edits if edit.item == item]
-        touched = sorted({position for edit in own for position in edit.query})
-        _check_edges(own, query, key)
-        positions = torch.tensor([touched], device=query.device)
-        one = slice(item, item + 1)
-        local = item_terms(terms, item)
-        bias = edge_bias([replace(edit, item=0) for edit in own], positions, query[one], key[one])
-        _refuse_empty_rows(local, bias, positions, query[one], key[one])
-        rows = attention_rows(query[one], key[one], local, positions, extra=bias).to(value.dtype)
-        values = value[one]
-        mixed = rows.view(1, values.shape[1], -1, rows.shape[-1]) @ values
-        mixed = mixed.view(1, rows.shape[1], len(touched), -1)[0]  # [head, query, dim]
-        changed = (bias != 0).any(-1)[0]  # [head, query]
-        for head, slot in changed.nonzero().tolist():
-            output[item, touched[slot], head] = mixed[head, slot]
+    output[index[:, None], positions] = torch.where(changed, mixed, output[index[:, None], positions])
     return output
 
 
@@ -86,34 +92,26 @@ def _check_edges(edits: Sequence[EdgeEdit], query: Tensor, key: Tensor) -> None:
 
 def edge_bias(edits: Sequence[EdgeEdit], positions: Tensor, query: Tensor, key: Tensor) -> Tensor:
     """Log factors of the edits at the asked rows: [batch, head, query, key]; a cut is the lowest finite number."""
-    batch, heads, keys = query.shape[0], query.shape[1], key.shape[2]
-    bias = torch.zeros(batch, heads, positions.shape[1], keys, device=query.device)
-    lowest = torch.finfo(bias.dtype).min
+    heads, keys = query.shape[1], key.shape[2]
+    bias = np.zeros((*positions.shape, heads, keys), dtype=np.float32)  # [batch, query, head, key]
+    asked = positions.tolist()
     for edit in edits:
-        log_factor = lowest if edit.factor == 0 else float(torch.tensor(edit.factor).log())
-        chosen = torch.zeros(heads, dtype=torch.bool, device=query.device)
-        chosen[list(edit.heads) if edit.heads is not None else slice(None)] = True
-        rows = torch.isin(positions[edit.item], torch.tensor(edit.query, device=query.device))
-        columns = torch.zeros(keys, dtype=torch.bool, device=query.device)
-        columns[list(edit.key)] = True
-        where = chosen[:, None, None] & rows[None, :, None] & columns[None, None, :]
-        bias[edit.item] += where * log_factor
-    return bias.clamp_min(lowest)
+        log_factor = -np.inf if edit.factor == 0 else math.log(edit.factor)
+        slots = [slot for slot, place in enumerate(asked[edit.item]) if place in edit.query]
+        chosen = sorted(edit.heads) if edit.heads is not None else range(heads)
+        bias[np.ix_([edit.item], slots, chosen, edit.key)] += log_factor
+    lowest = np.finfo(np.float32).min
+    return torch.from_numpy(np.maximum(bias, lowest)).to(query.device).transpose(1, 2)
 
 
 def _refuse_empty_rows(terms: ScoreTerms, bias: Tensor, positions: Tensor, query: Tensor, key: Tensor) -> None:
-    """A row whose every allowed key is cut has no softmax: refuse instead of computing a uniform row."""
+    """Refuse rows whose every allowed key is cut: they have no softmax, and a uniform row would be invented."""
     if terms.sinks is not None:
         return
-    lowest = torch.finfo(bias.dtype).min
-    open_keys = bias > lowest
-    allowed = (
-        None
-        if terms.mask is not None and terms.mask.dtype != torch.bool
-        else allowed_keys(terms, positions, queries=query.shape[2], keys=key.shape[2])
-    )
-    if allowed is not None:
-        open_keys = open_keys & allowed
+    open_keys = bias > torch.finfo(bias.dtype).min
+    if terms.mask is None or terms.mask.dtype == torch.bool:
+        allowed = allowed_keys(terms, positions, queries=query.shape[2], keys=key.shape[2])
+        open_keys = open_keys if allowed is None else open_keys & allowed
     if not bool(open_keys.any(-1).all()):
         raise TapError("the edits cut every key that a query may see; a row needs at least one")
 

@@ -76,13 +76,13 @@ def _rows_at(grid: Tensor, positions: Tensor, keys: int) -> Tensor:
     return grid[items[:, None], :, positions].transpose(1, 2)
 
 
-def item_terms(terms: ScoreTerms, item: int) -> ScoreTerms:
-    """The terms of one text of the batch, its batch axis kept."""
+def terms_of(terms: ScoreTerms, items: Tensor) -> ScoreTerms:
+    """The terms of some texts of the batch; what all texts share stays as it is."""
 
-    def one(grid: Tensor | None) -> Tensor | None:
-        return grid if grid is None or grid.shape[0] == 1 else grid[item : item + 1]
+    def chosen(grid: Tensor | None) -> Tensor | None:
+        return grid if grid is None or grid.shape[0] == 1 else grid[items]
 
-    return replace(terms, mask=one(terms.mask), position_bias=one(terms.position_bias))
+    return replace(terms, mask=chosen(terms.mask), position_bias=chosen(terms.position_bias))
 
 
 def additive_mask(terms: ScoreTerms, query: Tensor, key: Tensor) -> Tensor | None:

@@ -44,7 +44,9 @@ class StudySettings:
     heads: frozenset[int] | None = None
     cut: bool = True
     cut_cases: int = 400
-    """At most so many cases have their edges cut (each costs 2 × layers forward passes); spread over the set."""
+    """At most so many cases have their edges cut in every layer at once, spread over the set: three passes a case."""
+    layer_cut_cases: int = 48
+    """At most so many of these are also cut layer by layer: 2 × layers passes a case."""
     sentences: int = 500
     """At most so many sentences stand on the page."""
     seed: int = 0
@@ -176,7 +178,7 @@ def _cut(
     if not settings.cut or route.path != "tap":
         return None
     return cut_effects(
-        loaded, route, items, batch_tokens=settings.batch_tokens,
+        loaded, route, items, batch_tokens=settings.batch_tokens, by_layer=_spread(items, settings.layer_cut_cases),
         progress=lambda done, total: tell("cut edges", done, total),
     )  # fmt: skip
 
@@ -192,7 +194,7 @@ def _crossed_effects(
         return None
     others = [tuple(i for words in items[other].cues for i in words) for _, other in pairs]
     own = [items[place] for place, _ in pairs]
-    return cut_effects(loaded, route, own, controls=others, every_layer=False, batch_tokens=settings.batch_tokens)
+    return cut_effects(loaded, route, own, controls=others, by_layer=(), batch_tokens=settings.batch_tokens)
 
 
 def _spread(items: Sequence[Prepared], most: int) -> list[int]:

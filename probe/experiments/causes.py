@@ -1,6 +1,6 @@
 """What an edge does: cut query → key through the tap and measure how far the query word's last state moves."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -58,7 +58,7 @@ def cut_effects(
     items: Sequence[Prepared],
     *,
     controls: Sequence[tuple[int, ...]] | None = None,
-    every_layer: bool = True,
+    by_layer: Collection[int] | None = None,
     batch_tokens: int = 2048,
     progress: Callable[[int, int], None] | None = None,
 ) -> CutEffects:
@@ -66,15 +66,15 @@ def cut_effects(
 
     The edge is target → cue; in a causal model whose cue comes after the target it is cue → target, since the later
     word is the one that can read. An encoder-decoder is judged in its encoder. `controls` names the control's tokens
-    for each case instead of a matched word; without `every_layer` only column 0 is measured. Raises TapError on the
-    eager path.
+    for each case instead of a matched word; `by_layer` names the cases that are also cut layer by layer (None: all).
+    Raises TapError on the eager path.
     """
     stack: Stack = "decoder" if loaded.kind == "decoder" else "encoder"
     layers = tuple(sorted({layer.index for layer in route.layers if layer.stack == stack}))
     edges = [edge_of(item, causal=stack == "decoder") for item in items]
     if controls is not None:
         edges = [edge and replace(edge, control=control) for edge, control in zip(edges, controls, strict=True)]
-    cuts = _planned(edges, columns=1 + len(layers) * every_layer)
+    cuts = _planned(edges, layers=len(layers), by_layer=range(len(items)) if by_layer is None else by_layer)
     states: dict[_Cut, NDArray[np.float32]] = {}
     done = 0
     for group in batches([len(items[cut.case].tokens.ids) for cut in cuts], batch_tokens):
@@ -105,13 +105,13 @@ def edge_of(item: Prepared, *, causal: bool) -> Edge | None:
     return Edge(query=query, key=key, control=control, direction=direction)
 
 
-def _planned(edges: Sequence[Edge | None], *, columns: int) -> list[_Cut]:
+def _planned(edges: Sequence[Edge | None], *, layers: int, by_layer: Collection[int]) -> list[_Cut]:
     cuts = []
     for case, edge in enumerate(edges):
         if edge is None:
             continue
         cuts.append(_Cut(case=case, column=0, of="nothing"))
-        for column in range(columns):
+        for column in range(1 + layers * (case in by_layer)):
             cuts.append(_Cut(case=case, column=column, of="cue"))
             if edge.control is not None:
                 cuts.append(_Cut(case=case, column=column, of="control"))
