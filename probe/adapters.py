@@ -88,13 +88,9 @@ def _shapes(path: Path, name: str) -> dict[str, tuple[int, ...]]:
 
 def label_count(adapter: Adapter) -> int | None:
     """How many labels a classifier has that was saved with the adapter."""
-    for name, shape in adapter.shapes.items():
-        parts = name.split(".")
-        if parts[-1] == "weight" and any(part in ("score", "classifier", "qa_outputs") for part in parts):
-            count = shape[0]
-            if "dense" not in parts:
-                return count
-    return None
+    heads = ("score.weight", "classifier.weight", "classifier.out_proj.weight", "qa_outputs.weight")
+    counts = [shape[0] for name, shape in adapter.shapes.items() if name.endswith(heads)]
+    return counts[0] if counts else None
 
 
 def fits(adapter: Adapter, model: Any) -> bool:

@@ -276,7 +276,7 @@ def _load_class(source: Source, settings: _Settings, kind: str, config: Any) -> 
 def _judge_loading(model: Any, info: Mapping[str, Any], source: Source) -> tuple[str, ...]:
     """Notes on weights that were newly initialised or left over; ModelError if the backbone lacks any."""
     missing = sorted(info["missing_keys"])
-    if missing and all(key.split(".")[-3:-2] == ["pooler"] or "pooler." in key for key in missing):
+    if missing and all("pooler." in key for key in missing):
         return _without_pooler(model, missing)
     backbone = backbone_of(model)
     inside = {id(tensor) for tensor in backbone.state_dict(keep_vars=True).values()}

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 
+import peft
 import pytest
 import torch
 import transformers
@@ -152,7 +153,7 @@ def test_a_model_without_attention_is_refused(tmp_path):
     config = transformers.MambaConfig(hidden_size=16, num_hidden_layers=1, vocab_size=300)
     transformers.MambaModel(config).save_pretrained(tmp_path / "mamba")
     tokenizer.save_pretrained(tmp_path / "mamba")
-    with pytest.raises(ModelError, match="mamba.*has no attention to look at"):
+    with pytest.raises(ModelError, match=r"mamba.*has no attention to look at"):
         load_model(tmp_path / "mamba")
 
 
@@ -205,7 +206,7 @@ def write_gguf(path, model, tokenizer):
         for part, count in heads.items():
             if part in name:  # llama.cpp interleaves the two halves of a head for its rotary code
                 values = values.reshape(count, 2, -1, values.shape[1]).swapaxes(1, 2).reshape(values.shape)
-        writer.add_tensor(names.get_name(name, try_suffixes=(".weight",)) + ".weight", values.numpy())
+        writer.add_tensor(names.get_name(name, try_suffixes=(".weight",)), values.numpy())
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -223,10 +224,15 @@ def test_a_gguf_file_gives_the_states_of_the_model_it_was_made_from(tmp_path):
     assert load_model(tmp_path).tokenizer("苹果")["input_ids"]
 
 
-def test_loading_prints_nothing(tmp_path):
-    tiny_llama(tmp_path)
-    script = f"from probe.models import load_model; load_model({str(tmp_path / 'llama')!r})"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+def test_loading_a_model_and_an_adapter_prints_nothing(tmp_path):
+    model, _ = tiny_llama(tmp_path)
+    config = peft.LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM")
+    adapted = peft.get_peft_model(model, config)
+    adapted.peft_config["default"].base_model_name_or_path = str(tmp_path / "llama")
+    adapted.save_pretrained(tmp_path / "adapter")
+    script = "import sys; from probe.models import load_model; [load_model(name) for name in sys.argv[1:]]"
+    command = [sys.executable, "-c", script, str(tmp_path / "llama"), str(tmp_path / "adapter")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
