@@ -80,9 +80,9 @@ def capture_prepared(
         for places in batches([len(window[place].tokens.ids) for place in missing], options.batch_tokens):
             members = [missing[place] for place in places]
             fresh = _run(loaded, route, [window[place] for place in members], options)
-            for place, item in zip(members, fresh, strict=True):
-                save_cached(loaded, route, window[place], options, item)
-                ready[place] = item
+            for place, one in zip(members, fresh, strict=True):
+                save_cached(loaded, route, window[place], options, one)
+                ready[place] = one
             if progress:
                 progress(done + len(ready), len(prepared))
         for place in range(len(window)):

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -223,8 +224,8 @@ def cut_units(observed: Observed) -> list[str]:
     return [observed.units[place] for place in observed.cut_cases]
 
 
-def _category(names: Sequence[str], codes: NDArray[np.integer]) -> pd.Categorical:
-    return pd.Categorical.from_codes(codes, categories=list(names))
+def _category(names: Sequence[str], codes: NDArray[np.integer]) -> Any:
+    return pd.Categorical(list(names)).take(codes)
 
 
 def _focus_frame(observed: Observed, measure: Measure) -> pd.DataFrame:

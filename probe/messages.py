@@ -167,9 +167,10 @@ MESSAGES: dict[str, Message] = {
         zh="在含两对交叉词的句子（如“我喜欢苹果但讨厌梨子”）中，{total} 个例子里有 {won} 个目标词受自己线索的影响大于受另一线索的影响。",
     ),
     "study.sink": Message(
-        en="Special tokens take {special} of the target's attention on average, the first token alone {first}. {uniform} heads are close to uniform (entropy above 95 % of its maximum).",
-        zh="特殊标记平均占去目标词注意力的 {special}，仅第一个词元就占 {first}。{uniform} 个头接近均匀（熵高于最大值的 95 %）。",
+        en="Special tokens take {special} of the target's attention on average, the first token alone {first}. Heads close to uniform (entropy above 95 % of its maximum): {uniform} of {heads}.",
+        zh="特殊标记平均占去目标词注意力的 {special}，仅第一个词元就占 {first}。接近均匀的头（熵高于最大值的 95 %）：{heads} 个中有 {uniform} 个。",
     ),
+    "study.interval": Message(en="{mean} ({low} to {high})", zh="{mean}（{low} 至 {high}）"),
     "study.verdict_more": Message(
         en="the cue has more",
         zh="线索词更多",
@@ -457,14 +458,6 @@ MESSAGES: dict[str, Message] = {
     "study.col_effect_other": Message(
         en="other cue cut",
         zh="切断另一个",
-    ),
-    "study.col_mass_own": Message(
-        en="mass on own",
-        zh="自己的质量",
-    ),
-    "study.col_mass_other": Message(
-        en="mass on other",
-        zh="另一个的质量",
     ),
     # Figures
     "figure.layer": Message(en="layer", zh="层"),

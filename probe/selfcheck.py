@@ -73,7 +73,8 @@ def _gather(loaded: LoadedModel, route: Route) -> _Evidence:
     ids = [list(loaded.tokenizer(text)["input_ids"]) for text in _TEXTS]
     limit = loaded.max_positions
     ids = [item if limit is None else item[:limit] for item in ids]
-    singles, calls = [], []
+    singles: list[Forward] = []
+    calls: list[AttentionCall] = []
     for item in ids:
         request = RowRequest([list(range(len(item)))], value_norms=True, inspect=calls.append)
         singles.append(forward_rows(loaded, route, batch_for(loaded, [item]), request, states=True))
@@ -235,7 +236,7 @@ def _padding_left(evidence: _Evidence) -> Iterator[CheckItem]:
     variants = [batch]
     if evidence.loaded.kind != "encoder-decoder":
         variants.append({**batch, "position_ids": (batch["attention_mask"].cumsum(-1) - 1).clamp_min(0)})
-    outcomes = []
+    outcomes: list[CheckItem] = []
     for variant in variants:
         try:
             outcomes.extend(_padding(evidence, variant, starts, "padding left"))

@@ -127,14 +127,14 @@ def _cause_words(story: Story) -> Iterator[str]:
     if np.isnan(cuts.cue[:, 0]).all():
         return
     units = cut_units(story.observed)
-    cue = mean_interval(cuts.cue[:, 0], units, seed=story.observed.seed)
+    gap = cuts.cue[:, 0] - cuts.control[:, 0]
+    both = ~np.isnan(gap)
+    difference = mean_interval(gap, units, seed=story.observed.seed)
     control = mean_interval(cuts.control[:, 0], units, seed=story.observed.seed)
-    difference = mean_interval(cuts.cue[:, 0] - cuts.control[:, 0], units, seed=story.observed.seed)
-    both = ~np.isnan(cuts.cue[:, 0] - cuts.control[:, 0])
     more = int((cuts.cue[both, 0] > cuts.control[both, 0]).sum())
     yield story.say(
-        "cause", cue=_percent(cue.mean), control=_percent(control.mean), more=more, both=int(both.sum()),
-        difference=_points(difference), verdict=_verdict(story, difference),
+        "cause", cue=_percent(control.mean + difference.mean), control=_percent(control.mean), more=more,
+        both=int(both.sum()), difference=_points(story, difference), verdict=_verdict(story, difference),
     )  # fmt: skip
     turned = sum(direction == "cue → target" for direction in cuts.directions)
     if turned:
@@ -151,7 +151,7 @@ def _mass_words(story: Story) -> Iterator[str]:
     matched = mean_interval(np.nanmean(control[both], axis=(1, 2)), units, seed=story.observed.seed)
     gap = mean_interval(np.nanmean((cue - control)[both], axis=(1, 2)), units, seed=story.observed.seed)
     yield story.say(
-        "mass", cue=_percent(mass.mean), control=_percent(matched.mean), difference=_points(gap),
+        "mass", cue=_percent(mass.mean), control=_percent(matched.mean), difference=_points(story, gap),
         verdict=_verdict(story, gap), cases=int(both.sum()),
     )  # fmt: skip
     cuts = story.observed.cuts
@@ -167,8 +167,8 @@ def _head_words(story: Story) -> Iterator[str]:
         yield story.say("no_head")
         return
     yield story.say(
-        "head", stack=head.stack, layer=head.layer, head=head.head, score=_points(head.score), units=head.score.units,
-        verdict=_verdict(story, head.score),
+        "head", stack=head.stack, layer=head.layer, head=head.head, score=_points(story, head.score),
+        units=head.score.units, verdict=_verdict(story, head.score),
     )  # fmt: skip
 
 
@@ -186,7 +186,8 @@ def _sink_words(story: Story) -> str:
     special = float(np.nanmean(story.observed.values(SPECIAL)))
     first = float(np.nanmean(story.observed.values(FIRST)))
     uniform = int((np.nanmean(story.observed.values(ENTROPY), axis=0) > 0.95).sum())
-    return story.say("sink", special=_percent(special), first=_percent(first), uniform=uniform)
+    heads = len(story.observed.layers) * len(story.observed.heads)
+    return story.say("sink", special=_percent(special), first=_percent(first), uniform=uniform, heads=heads)
 
 
 def _causes(story: Story, pictures: dict[str, bytes]) -> Section:
@@ -224,10 +225,9 @@ def _causes(story: Story, pictures: dict[str, bytes]) -> Section:
 def _cut_rows(story: Story, frame: pd.DataFrame) -> tuple[tuple[Any, ...], ...]:
     rows = []
     for layer, part in frame.groupby("layer", sort=True):
-        cue = part[(part["key"] == "cue") & (part["contrast"] == "mean")].iloc[0]
         gap = part[part["contrast"] == CONTRAST].iloc[0]
         name = story.say("everywhere") if layer == EVERYWHERE else str(layer)
-        values = (cue["estimate"], gap["control"], gap["estimate"], gap["low"], gap["high"])
+        values = (gap["control"] + gap["estimate"], gap["control"], gap["estimate"], gap["low"], gap["high"])
         rows.append((name, *(float(value) for value in values), int(gap["n"])))
     return tuple(rows)
 
@@ -360,17 +360,8 @@ def _kinds(story: Story) -> Section:
 def _crossed(story: Story) -> Iterator[Section]:
     if not len(story.crossed):
         return
-    columns = (
-        "text",
-        "target",
-        "own cue",
-        "other cue",
-        "effect of own",
-        "effect of other",
-        "mass on own",
-        "mass on other",
-    )
-    names = ("text", "target", "own_cue", "other_cue", "effect_own", "effect_other", "mass_own", "mass_other")
+    columns = ("text", "target", "own cue", "other cue", "effect of own", "effect of other")
+    names = ("text", "target", "own_cue", "other_cue", "effect_own", "effect_other")
     rows = tuple(
         tuple(None if isinstance(v, float) and np.isnan(v) else v for v in row)
         for row in story.crossed[list(columns)].itertuples(index=False)
@@ -439,11 +430,11 @@ def _percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
-def _points(interval: Interval) -> str:
+def _points(story: Story, interval: Interval) -> str:
     """An interval in percentage points: "+1.2 (0.4 to 2.0)"."""
     numbers = (f"{100 * interval.mean:+.1f}", f"{100 * interval.low:.1f}", f"{100 * interval.high:.1f}")
     mean, low, high = (number.replace("-", "−") for number in numbers)
-    return f"{mean} ({low} to {high})"
+    return mean if np.isnan(interval.low) else story.say("interval", mean=mean, low=low, high=high)
 
 
 def _mean(values: Sequence[float] | np.ndarray[Any, Any]) -> float | None:

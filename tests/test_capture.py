@@ -1,4 +1,4 @@
-"""Captures: a batch gives what single texts give, streamed in order, refused before the forward pass where too large."""
+"""Captures: a batch gives what single texts give, in order; what is too large is refused before the forward pass."""
 
 import dataclasses
 
@@ -80,7 +80,9 @@ def test_states_hold_the_embedding_first_and_the_models_own_states_after_it():
 def test_filters_keep_only_the_asked_layers_and_heads_and_refuse_what_is_not_there():
     model = loaded("bert")
     everything = next(iter(capture(model, cases()[:1])))
-    some = next(iter(capture(model, cases()[:1], options=CaptureOptions(layers=frozenset({2}), heads=frozenset({0, 3})))))
+    some = next(
+        iter(capture(model, cases()[:1], options=CaptureOptions(layers=frozenset({2}), heads=frozenset({0, 3}))))
+    )
     assert [layer.index for layer in some.layers] == [2] and some.heads == (0, 3)
     assert np.array_equal(some.rows[0], everything.rows[2][[0, 3]])
     assert np.array_equal(some.value_norms[0], everything.value_norms[2][[0, 3]])

@@ -137,9 +137,7 @@ def byte_level_tokenizer(*, start: str | None, end: str, pad: str) -> Any:
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     core.train_from_iterator(
         ["苹果", "公司", "like"] * 3,
-        trainers.BpeTrainer(
-            vocab_size=300, special_tokens=specials, initial_alphabet=alphabet, show_progress=False
-        ),
+        trainers.BpeTrainer(vocab_size=300, special_tokens=specials, initial_alphabet=alphabet, show_progress=False),
     )
     core.post_processor = processors.ByteLevel(trim_offsets=False)
     if start:
