@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+_BLOCK = 2_000_000  # drawn counts held at once, 16 MB
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -49,15 +50,28 @@ def bootstrap(
     known = ~np.isnan(flat)
     filled = np.where(known, flat, 0.0)
     n = known.sum(0)
-    draws = np.random.default_rng(seed).multinomial(len(names), np.full(len(names), 1 / len(names)), size=resamples)
     with np.errstate(invalid="ignore", divide="ignore"):
         mean = filled.sum(0) / n
-        resampled = (draws @ filled) / (draws @ known.astype(np.float64))  # [resample, cell]
+    resampled = _resampled_means(filled, known, resamples=resamples, seed=seed)  # [resample, cell]
     low, high = _percentiles(resampled, level)
     thin = n < 2
     low[thin], high[thin] = np.nan, np.nan
     shape = means.shape[1:]
     return Estimate(mean=mean.reshape(shape), low=low.reshape(shape), high=high.reshape(shape), units=n.reshape(shape))
+
+
+def _resampled_means(filled: Floats, known: NDArray[np.bool_], *, resamples: int, seed: int) -> Floats:
+    """Means over units drawn with replacement, in blocks so that memory does not grow with units × resamples."""
+    rng, units = np.random.default_rng(seed), len(filled)
+    block = max(1, min(resamples, _BLOCK // max(units, 1)))
+    defined = known.astype(np.float64)
+    means = []
+    for start in range(0, resamples, block):
+        size = min(block, resamples - start)
+        draws = rng.multinomial(units, np.full(units, 1 / units), size=size).astype(np.float64)  # [resample, unit]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            means.append((draws @ filled) / (draws @ defined))
+    return np.concatenate(means)
 
 
 def _percentiles(resampled: Floats, level: float) -> tuple[Floats, Floats]:
