@@ -1,1 +1,71 @@
-"""Look at how a pretrained language model reads an ambiguous word."""
+"""Look at how a pretrained language model reads an ambiguous word: the public names, each loaded when first used."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from probe.capture import capture as capture_cases
+    from probe.capture import prepare
+    from probe.captures import Capture, CaptureOptions, Prepared, load_capture, save_capture
+    from probe.cases import Case, CaseSet, case_of, load_cases, shipped_sets
+    from probe.edits import EdgeEdit, HeadEdit
+    from probe.errors import CijingError
+    from probe.experiments.causes import CutEffects, cut_effects
+    from probe.figures import head_map, layer_curve, png_bytes, save_png, sentence_map
+    from probe.measures.focus import FOCUS, Measure, focus, merged_row
+    from probe.models import KnownModel, LoadedModel, known_models, load_model, model_from_parts
+    from probe.report import Picture, Section, Table, render_report
+    from probe.routes import Route, batch_for, route_of
+    from probe.rowtap import Layer, RowRequest, attached, tap
+    from probe.runs import RunFolder, open_run
+    from probe.selfcheck import CheckItem, CheckReport, check_model
+    from probe.spans import Span, TokenMap, labels_of, merge_rows, tokenize, tokens_of, words_of
+    from probe.study import StudySettings, run_report
+
+__all__ = [
+    "FOCUS", "Capture", "CaptureOptions", "Case", "CaseSet", "CheckItem", "CheckReport", "CijingError", "CutEffects",
+    "EdgeEdit", "HeadEdit", "KnownModel", "Layer", "LoadedModel", "Measure", "Picture", "Prepared", "Route",
+    "RowRequest", "RunFolder", "Section", "Span", "StudySettings", "Table", "TokenMap", "attached", "batch_for",
+    "capture_cases", "case_of", "check_model", "cut_effects", "focus", "head_map", "known_models", "labels_of",
+    "layer_curve", "load_capture", "load_cases", "load_model", "merge_rows", "merged_row", "model_from_parts",
+    "open_run", "png_bytes", "prepare", "render_report", "route_of", "run_report", "save_capture", "save_png",
+    "sentence_map", "shipped_sets", "tap", "tokenize", "tokens_of", "words_of",
+]  # fmt: skip
+
+# Names and not imports, or `python -m probe --help` would wait for torch.
+_NAMES_OF = {
+    "capture": ("capture_cases", "prepare"),
+    "captures": ("Capture", "CaptureOptions", "Prepared", "load_capture", "save_capture"),
+    "cases": ("Case", "CaseSet", "case_of", "load_cases", "shipped_sets"),
+    "edits": ("EdgeEdit", "HeadEdit"),
+    "errors": ("CijingError",),
+    "experiments.causes": ("CutEffects", "cut_effects"),
+    "figures": ("head_map", "layer_curve", "png_bytes", "save_png", "sentence_map"),
+    "measures.focus": ("FOCUS", "Measure", "focus", "merged_row"),
+    "models": ("KnownModel", "LoadedModel", "known_models", "load_model", "model_from_parts"),
+    "report": ("Picture", "Section", "Table", "render_report"),
+    "routes": ("Route", "batch_for", "route_of"),
+    "rowtap": ("Layer", "RowRequest", "attached", "tap"),
+    "runs": ("RunFolder", "open_run"),
+    "selfcheck": ("CheckItem", "CheckReport", "check_model"),
+    "spans": ("Span", "TokenMap", "labels_of", "merge_rows", "tokenize", "tokens_of", "words_of"),
+    "study": ("StudySettings", "run_report"),
+}
+_HOMES = {name: module for module, names in _NAMES_OF.items() for name in names}
+# A function called like its module: one attribute of the package cannot be both, so the public name is another.
+_NAMED_THERE = {"capture_cases": "capture"}
+
+if not TYPE_CHECKING:  # or mypy would take any name that is asked for
+
+    def __getattr__(name: str) -> Any:
+        """Give a public name from its module, imported now, and keep it (PEP 562)."""
+        if name not in _HOMES:
+            raise AttributeError(f"module 'probe' has no public name {name!r}; probe.__all__ lists them", name=name)
+        found = getattr(import_module(f"probe.{_HOMES[name]}"), _NAMED_THERE.get(name, name))
+        globals()[name] = found
+        return found
+
+
+def __dir__() -> list[str]:
+    """List the public names as well before they are loaded, for completion."""
+    return sorted({*globals(), *__all__})
