@@ -42,8 +42,9 @@ def _scores(query: Tensor, key: Tensor, terms: ScoreTerms, positions: Tensor) ->
     index = positions[:, None, :, None].expand(batch, heads, positions.shape[1], dim)
     asked = query.gather(2, index).float()  # [batch, head, query, dim]
     # Groups of query heads share a key head: fold them into the query axis instead of repeating the keys.
-    folded = asked.reshape(batch, kv_heads, -1, dim)
-    scores = (folded @ key.float().transpose(2, 3)).view(batch, heads, -1, keys) * terms.scaling
+    folded = asked.reshape(batch * kv_heads, -1, dim)
+    # Flattened before it is transposed: matmul on the transposed key would copy it the slow way (a third of the speed).
+    scores = torch.bmm(folded, key.flatten(0, 1).float().transpose(1, 2)).view(batch, heads, -1, keys) * terms.scaling
     if terms.softcap is not None:
         scores = terms.softcap * torch.tanh(scores / terms.softcap)
     if terms.position_bias is not None:

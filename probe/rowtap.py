@@ -67,6 +67,8 @@ class RowRequest:
         inspect: "Callable[[AttentionCall], None] | None" = None,
     ) -> None:
         self.queries = None if queries is None else _padded(queries)  # [batch, query]
+        # Taken here, on the CPU: in every layer it would wait for the device.
+        self.highest = -1 if self.queries is None else int(self.queries.max())
         self.layers = None if layers is None else frozenset(layers)
         self.stacks = None if stacks is None else frozenset(stacks)
         self.heads = None if heads is None else tuple(sorted(set(heads)))
@@ -347,10 +349,10 @@ def _positions(request: RowRequest, query: Tensor) -> Tensor:
         return torch.arange(queries, device=query.device).expand(batch, queries)
     if len(request.queries) != batch:
         raise TapError(f"the request has queries for {len(request.queries)} texts, the batch has {batch}")
-    positions = request.queries.to(query.device)
-    if int(request.queries.max()) >= queries:
-        raise TapError(f"query position {int(request.queries.max())} asked, but the text has {queries} tokens here")
-    return positions
+    if request.highest >= queries:
+        raise TapError(f"query position {request.highest} asked, but the text has {queries} tokens here")
+    request.queries = request.queries.to(query.device)  # moved once, not for every layer
+    return request.queries
 
 
 def _padded(queries: Sequence[Sequence[int]]) -> Tensor:
@@ -364,13 +366,19 @@ def _padded(queries: Sequence[Sequence[int]]) -> Tensor:
 
 
 def label_modules(model: nn.Module) -> None:
-    """Give each module its label, as an attribute of its own: it survives wrappers, hooks and device maps."""
+    """Give each module its label, as an attribute of its own: it survives wrappers, hooks and device maps.
+
+    Labels stay on a model and follow from the modules' names; they are made anew where a name or a module changed.
+    """
     root = unwrapped(model)
+    if all(vars(module).get("_cijing_name") == name for name, module in root.named_modules()):
+        return
     kind = kind_of(root)
     prefix = getattr(root, "base_model_prefix", "")
     own = f"{prefix}." if prefix and hasattr(root, prefix) else ""
     for name, module in root.named_modules():
         canonical = name.removeprefix(own)
+        module._cijing_name = name
         module._cijing_layer = Layer(stack_of(root, module, canonical, kind=kind), _index(canonical), canonical)
         module._cijing_sdpa = bool(getattr(root, "_supports_sdpa", True))
 
@@ -396,9 +404,10 @@ def _inside_backward() -> bool:
 
 def _reentrant(root: Any) -> bool:
     for module in root.modules():
-        function = getattr(module, "_gradient_checkpointing_func", None)
-        if getattr(module, "gradient_checkpointing", False) and function is not None:
-            return bool(getattr(function, "keywords", {}).get("use_reentrant", True))
+        # vars, for a miss in a Module's own lookup is slow; what switches checkpointing on sets both on the instance.
+        own = vars(module)
+        if own.get("gradient_checkpointing", False) and own.get("_gradient_checkpointing_func") is not None:
+            return bool(getattr(own["_gradient_checkpointing_func"], "keywords", {}).get("use_reentrant", True))
     return False
 
 

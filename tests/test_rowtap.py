@@ -369,6 +369,31 @@ def test_layers_are_labelled_by_module_and_adapters_align_with_their_base():
     }
 
 
+@pytest.mark.parametrize("change", ["removed", "replaced", "part tapped alone", "swapped"])
+def test_labels_that_stay_on_a_model_follow_when_its_layers_change(change):
+    model, tokenizer = FAMILIES["bert"]()
+    model = rowtap.unwrapped(model)
+    batch, queries = batch_of(model, tokenizer)
+    layers = model.encoder.layer
+    with attached(model):
+        pass
+    if change == "removed":
+        del layers[0]
+    elif change == "replaced":
+        layers[1] = type(layers[2])(model.config, layer_idx=1).eval()  # a copy would have a config of its own
+    elif change == "swapped":
+        layers[0], layers[1] = layers[1], layers[0]
+    else:
+        rowtap.label_modules(model.encoder)
+        assert rowtap.layer_of(layers[2].attention.self).module == "layer.2.attention.self"
+    request = RowRequest(queries)
+    with torch.no_grad(), tap(model, request):
+        model(**batch)
+    names = [f"encoder.layer.{index}.attention.self" for index in range(len(layers))]
+    assert [layer.module for layer in request.rows] == names
+    assert [layer.index for layer in request.rows] == list(range(len(layers)))
+
+
 def test_filters_read_only_the_asked_layers_and_heads():
     model, tokenizer = FAMILIES["bert"]()
     batch, queries = batch_of(model, tokenizer)
