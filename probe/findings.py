@@ -192,7 +192,7 @@ def cut_observation_frame(observed: Observed, cuts: CutEffects) -> pd.DataFrame:
     frames = []
     for key, table in (("cue", cuts.cue), ("control", cuts.control)):
         row, column = np.nonzero(~np.isnan(table))
-        turned = [cuts.directions[i] == "cue → target" for i in row]
+        turned = np.array([cuts.directions[i] == "cue → target" for i in row], dtype=bool)
         frames.append(
             pd.DataFrame(
                 {
@@ -201,10 +201,10 @@ def cut_observation_frame(observed: Observed, cuts: CutEffects) -> pd.DataFrame:
                     "seed": observed.seed,
                     "case": [observed.items[observed.cut_cases[i]].case.id for i in row],
                     "stack": cuts.stack,
-                    "layer": [cut_layers(cuts)[i] for i in column],
+                    "layer": np.array(cut_layers(cuts), dtype=np.int32)[column],
                     "head": -1,
                     "query": np.where(turned, "cue", "target"),
-                    "key": np.where(turned & np.array(key == "cue"), "target", key),
+                    "key": np.where(turned & (key == "cue"), "target", key),
                     "weighting": "none",
                     "measure": "cut effect",
                     "value": table[row, column],

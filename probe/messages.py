@@ -138,6 +138,10 @@ MESSAGES: dict[str, Message] = {
         en="Cause: with the edge to the cue cut in every layer and head, the reading word's last state moves by {cue} of its length; with the edge to a matched control word cut, by {control}. The cue moves it more in {more} of {both} cases; the difference is {difference} percentage points: {verdict}.",
         zh="因果：在所有层和头中切断通向线索词的边，读取词的最后一层状态移动其长度的 {cue}；切断通向匹配对照词的边，移动 {control}。{both} 个例句中有 {more} 个线索词的影响更大；差为 {difference} 个百分点：{verdict}。",
     ),
+    "study.cause_alone": Message(
+        en="Cause: with the edge to the cue cut in every layer and head, the reading word's last state moves by {cue} of its length. No case has a matched control word to compare with.",
+        zh="因果：在所有层和头中切断通向线索词的边，读取词的最后一层状态移动其长度的 {cue}。没有例句有可比的匹配对照词。",
+    ),
     "study.turned": Message(
         en="In {count} of {total} cases the cue stands after the target of a causal model. There the later word reads: the cut edge is cue → target, and the state is the cue's.",
         zh="{total} 个例句中有 {count} 个的线索词位于因果模型目标词之后。此时由后面的词来读：切断的边是线索词 → 目标词，所看的状态是线索词的。",

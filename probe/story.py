@@ -129,6 +129,10 @@ def _cause_words(story: Story) -> Iterator[str]:
     units = cut_units(story.observed)
     gap = cuts.cue[:, 0] - cuts.control[:, 0]
     both = ~np.isnan(gap)
+    if not both.any():
+        alone = mean_interval(cuts.cue[:, 0], units, seed=story.observed.seed)
+        yield story.say("cause_alone", cue=_percent(alone.mean))
+        return
     difference = mean_interval(gap, units, seed=story.observed.seed)
     control = mean_interval(cuts.control[:, 0], units, seed=story.observed.seed)
     more = int((cuts.cue[both, 0] > cuts.control[both, 0]).sum())
@@ -224,10 +228,13 @@ def _causes(story: Story, pictures: dict[str, bytes]) -> Section:
 
 def _cut_rows(story: Story, frame: pd.DataFrame) -> tuple[tuple[Any, ...], ...]:
     rows = []
+    alone = frame[(frame["key"] == "cue") & (frame["contrast"] == "mean")].set_index("layer")["estimate"]
     for layer, part in frame.groupby("layer", sort=True):
         gap = part[part["contrast"] == CONTRAST].iloc[0]
         name = story.say("everywhere") if layer == EVERYWHERE else str(layer)
-        values = (gap["control"] + gap["estimate"], gap["control"], gap["estimate"], gap["low"], gap["high"])
+        paired = gap["control"] + gap["estimate"]  # the same cases on both sides
+        cue = alone[layer] if np.isnan(paired) else paired
+        values = (cue, gap["control"], gap["estimate"], gap["low"], gap["high"])
         rows.append((name, *(float(value) for value in values), int(gap["n"])))
     return tuple(rows)
 

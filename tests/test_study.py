@@ -1,0 +1,165 @@
+"""The whole look: a planted head is found by the page's own numbers, runs repeat byte for byte, thin data is said."""
+
+import json
+import re
+
+import pandas as pd
+import pytest
+
+from probe.cases import CaseSet, case_of, load_cases
+from probe.models import load_model, model_from_parts
+from probe.runs import open_run
+from probe.study import StudySettings, run_report
+from tests.planted import HEAD, LAYER, planted_cases, planted_model
+from tests.tiny import FAMILIES
+
+
+def look(model, cases, path, **settings):
+    with open_run(path) as folder:
+        run_report(model, cases, settings=StudySettings(**settings), folder=folder)
+    return path
+
+
+def words_of(path):
+    """The page as text, its script and style left out."""
+    page = (path / "report.html").read_text()
+    page = re.sub(r"<(script|style)\b.*?</\1>", " ", page, flags=re.S)
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page))
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory):
+    return look(planted_model(), planted_cases(), tmp_path_factory.mktemp("planted") / "run")
+
+
+def test_the_planted_head_is_found_by_the_pages_own_numbers(planted):
+    results = pd.read_csv(planted / "tables/results.csv")
+    gaps = results[(results["contrast"] == "cue − control") & (results["query"] == "target") & (results["head"] >= 0)]
+    best = gaps.loc[gaps["estimate"].idxmax()]
+    assert (best["layer"], best["head"]) == (LAYER, HEAD)
+    assert best["low"] > 0.2 and gaps.drop(best.name)["estimate"].abs().max() < 1e-6
+    text = words_of(planted)
+    assert f"layer {LAYER}, head {HEAD}" in text and "the cue has more" in text
+    assert "moves it more in 12 of 12 cases" in text
+
+
+def test_effects_stand_where_the_head_was_planted(planted):
+    results = pd.read_csv(planted / "tables/results.csv")
+    cuts = results[(results["measure"] == "cut effect") & (results["key"] == "cue") & (results["contrast"] == "mean")]
+    by_layer = cuts.set_index("layer")["estimate"]
+    assert by_layer[LAYER] > 0.01 and by_layer[0] == by_layer[1] == 0
+
+
+def test_every_number_can_be_traced_to_a_table(planted):
+    observations = pd.read_parquet(planted / "tables/observations.parquet")
+    results = pd.read_parquet(planted / "tables/results.parquet")
+    assert list(observations.columns) == [
+        "model", "arm", "seed", "case", "stack", "layer", "head", "query", "key", "weighting", "measure", "value",
+    ]  # fmt: skip
+    assert list(results.columns) == [
+        "model", "stack", "layer", "head", "query", "key", "weighting", "measure", "contrast", "unit", "n",
+        "estimate", "low", "high", "control",
+    ]  # fmt: skip
+    one = observations[
+        (observations["measure"] == "attention mass") & (observations["query"] == "target") & (observations["key"] == "cue")
+        & (observations["layer"] == LAYER) & (observations["head"] == HEAD)
+    ]  # fmt: skip
+    row = results[
+        (results["measure"] == "attention mass") & (results["query"] == "target") & (results["key"] == "cue")
+        & (results["layer"] == LAYER) & (results["head"] == HEAD) & (results["contrast"] == "mean")
+    ]  # fmt: skip
+    assert len(one) == 12 and row["estimate"].item() == pytest.approx(one["value"].mean(), abs=1e-6)
+    manifest = json.loads((planted / "manifest.json").read_text())
+    assert manifest["check"]["path"] == "tap" and manifest["data"]["cases"] == 12
+    assert {"capture", "cut edges", "statistics", "page"} <= manifest["seconds"].keys()
+    assert len(list((planted / "figures").glob("*.png"))) in range(4, 13)
+
+
+def test_the_same_run_gives_the_same_bytes(planted, tmp_path):
+    again = look(planted_model(), planted_cases(), tmp_path / "again")
+    files = [
+        path.relative_to(planted) for path in planted.rglob("*") if path.is_file() and path.name != "manifest.json"
+    ]
+    assert len(files) > 8
+    for name in files:
+        assert (planted / name).read_bytes() == (again / name).read_bytes(), name
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+@pytest.mark.parametrize("family", ["gpt2", "t5"])
+def test_causal_models_and_encoder_decoders_say_how_they_read(family, language, tmp_path):
+    model, tokenizer = FAMILIES[family](head=False)
+    path = look(model_from_parts(model, tokenizer, name=family), planted_cases(), tmp_path / "run", language=language)
+    text = words_of(path)
+    said = {
+        ("gpt2", "en"): "This model is causal",
+        ("gpt2", "zh"): "这个模型是因果的",
+        ("t5", "en"): "both sides of this encoder-decoder",
+        ("t5", "zh"): "两侧放的是同一文本",
+    }
+    assert said[family, language] in text
+    assert f'lang="{"zh" if language == "zh" else "en"}' in (path / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("cases", "words"),
+    [
+        ([case_of("我喜欢苹果但讨厌梨子", target="苹果", cues=["喜欢"], id="one")], "too few units for an interval"),
+        ([case_of("苹", target="苹", id="one")], "1 cases were read, 0 with a cue word"),
+        ([case_of("苹果喜欢", target="苹果", cues=["喜欢"], id="one")], "no other word that could serve"),
+        ([case_of("我喜欢苹果", target="苹果", id=str(i)) for i in range(3)], "Too few cue words"),
+    ],
+    ids=["one case", "one character", "no control", "no cues"],
+)
+def test_thin_data_is_said_and_never_computed_into_nonsense(cases, words, tmp_path):
+    model, tokenizer = FAMILIES["bert"](head=False)
+    path = look(
+        model_from_parts(model, tokenizer, name="thin"), CaseSet(name="thin", cases=tuple(cases)), tmp_path / "r"
+    )
+    text = words_of(path)
+    assert words in text and "nan" not in text.lower().split()
+
+
+def test_a_model_on_the_eager_path_gets_a_report_that_says_so(tmp_path):
+    import transformers
+
+    from tests.tiny import byte_level_tokenizer
+
+    tokenizer = byte_level_tokenizer(start=None, end="<|endoftext|>", pad="<|pad|>")
+    config = transformers.BloomConfig(vocab_size=len(tokenizer), hidden_size=32, n_layer=2, n_head=4)
+    model = model_from_parts(transformers.BloomModel(config), tokenizer, name="bloom")
+    text = words_of(look(model, planted_cases(), tmp_path / "run"))
+    assert "not from the tap" in text and "Edges were not cut" in text
+
+
+def test_chosen_layers_and_heads_keep_their_numbers(tmp_path):
+    path = look(planted_model(), planted_cases(), tmp_path / "run", layers=frozenset({0, 2}), heads=frozenset({1, 3}))
+    results = pd.read_csv(path / "tables/results.csv")
+    assert set(results.loc[results["measure"] == "entropy", "layer"]) == {0, 2}
+    assert set(results.loc[results["measure"] == "entropy", "head"]) == {1, 3}
+    gaps = results[(results["contrast"] == "cue − control") & (results["head"] >= 0) & (results["query"] == "target")]
+    assert gaps.loc[gaps["estimate"].idxmax(), ["layer", "head"]].tolist() == [LAYER, HEAD]
+
+
+def test_a_failure_leaves_nothing_behind(tmp_path):
+    with pytest.raises(Exception, match="99"):
+        look(planted_model(), planted_cases(), tmp_path / "run", layers=frozenset({99}))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", ["builtin:e5-small", "builtin:gemma3-270m"])
+def test_both_real_models_read_the_shipped_cases(name, tmp_path):
+    whole = load_cases("relations")
+    some = CaseSet(name="relations", cases=whole.cases[:20])
+    path = look(load_model(name), some, tmp_path / "run", layer_cut_cases=2)
+    manifest = json.loads((path / "manifest.json").read_text())
+    assert "fail" not in manifest["check"].values(), manifest["check"]
+    results = pd.read_csv(path / "tables/results.csv")
+    cut = results[(results["measure"] == "cut effect") & (results["layer"] == -1)]
+    mean = cut[cut["contrast"] == "mean"].set_index("key")["estimate"]
+    assert 0 < mean["control"] < mean["cue"] < 1, "real cues move a real model more than their controls"
+    masses = results[results["measure"] == "attention mass"]["estimate"].dropna()
+    assert len(masses) > 200 and masses.between(-1, 1).all()
+    text = words_of(path)
+    assert "我喜欢苹果但讨厌梨子" in text
