@@ -1,12 +1,9 @@
 """The page: one file that asks nobody for anything, in which a text stays a text and a weight stays what it was."""
 
 import base64
-import contextlib
 import hashlib
 import json
-import os
 import re
-import shutil
 from collections import Counter
 from dataclasses import dataclass, replace
 from html.parser import HTMLParser
@@ -21,6 +18,7 @@ from probe.report.numbers import column_text, value_html
 from probe.report.page import PAGE_BYTES
 from probe.report.sentences import dequantise, direction_of, pack_sentences, quantise, safe_json
 from probe.report.typeface import FONT_BYTES, font_faces, subset_font
+from tests.browsing import opened
 
 INJECTION = "<img src=x onerror=\"document.title='broken'\"></script><script>document.title='broken'</script>苹果"
 SENTENCES = [
@@ -392,51 +390,12 @@ def test_a_table_without_rows_and_a_page_without_sections_are_pages():
 
 # ---- in a browser
 
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
-
-
-@pytest.fixture(scope="module")
-def browser():
-    chromium = os.environ.get("CIJING_CHROMIUM") or shutil.which("chromium")
-    if not chromium:
-        pytest.skip("no Chromium: install it, or set CIJING_CHROMIUM to its path")
-    sync = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    with sync.sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
-        yield running
-        running.close()
-
 
 @pytest.fixture(scope="module")
 def page_file(page, tmp_path_factory):
     path = tmp_path_factory.mktemp("page") / "report.html"
     path.write_text(page, encoding="utf-8")
     return path
-
-
-@contextlib.contextmanager
-def opened(browser, path, *, width=1280, height=900, **context):
-    """The page in a window; leaving fails on a console message, an error, or a request."""
-    window = browser.new_context(viewport={"width": width, "height": height}, **context)
-    tab = window.new_page()
-    trouble = []
-    tab.on("console", lambda said: trouble.append(said.text))
-    tab.on("pageerror", lambda error: trouble.append(str(error)))
-    tab.on(
-        "request", lambda request: trouble.append(request.url) if request.url[:5] not in ("file:", "data:") else None
-    )
-    tab.goto(path.as_uri())
-    yield tab
-    assert trouble == []
-    window.close()
 
 
 def colours(tab):

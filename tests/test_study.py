@@ -3,13 +3,17 @@
 import json
 import re
 
+import numpy as np
 import pandas as pd
 import pytest
 
+from probe.capture import capture
+from probe.captures import CaptureOptions
 from probe.cases import CaseSet, case_of, load_cases
 from probe.models import load_model, model_from_parts
 from probe.runs import open_run
 from probe.study import StudySettings, run_report
+from tests.browsing import opened
 from tests.planted import HEAD, LAYER, planted_cases, planted_model
 from tests.tiny import FAMILIES
 
@@ -43,6 +47,16 @@ def test_the_planted_head_is_found_by_the_pages_own_numbers(planted):
     assert "moves it more in 12 of 12 cases" in text
 
 
+@pytest.mark.browser
+def test_the_written_page_opens_without_error_or_request_and_shows_the_planted_head(browser, planted):
+    with opened(browser, planted / "report.html", width=1280) as tab:
+        assert tab.evaluate("document.documentElement.scrollWidth") <= 1280
+        assert f"layer {LAYER}, head {HEAD}" in tab.locator("main").inner_text()
+        tab.locator(".cases li").nth(1).click()
+        assert "苹" in tab.locator(".sentence").inner_text()
+        assert tab.locator("main img").count() == len(list((planted / "figures").glob("*.png")))
+
+
 def test_effects_stand_where_the_head_was_planted(planted):
     results = pd.read_csv(planted / "tables/results.csv")
     cuts = results[(results["measure"] == "cut effect") & (results["key"] == "cue") & (results["contrast"] == "mean")]
@@ -61,7 +75,8 @@ def test_every_number_can_be_traced_to_a_table(planted):
         "estimate", "low", "high", "control",
     ]  # fmt: skip
     one = observations[
-        (observations["measure"] == "attention mass") & (observations["query"] == "target") & (observations["key"] == "cue")
+        (observations["measure"] == "attention mass")
+        & (observations["query"] == "target") & (observations["key"] == "cue")
         & (observations["layer"] == LAYER) & (observations["head"] == HEAD)
     ]  # fmt: skip
     row = results[
@@ -145,6 +160,23 @@ def test_a_failure_leaves_nothing_behind(tmp_path):
     with pytest.raises(Exception, match="99"):
         look(planted_model(), planted_cases(), tmp_path / "run", layers=frozenset({99}))
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", ["builtin:e5-small", "builtin:gemma3-270m"])
+def test_every_shipped_case_is_captured_on_both_real_models(name):
+    model = load_model(name)
+    for cases in (load_cases("relations"), load_cases("apple")):
+        count = 0
+        for one in capture(model, cases.cases, options=CaptureOptions(states=False)):
+            count += 1
+            shown = "".join(dict.fromkeys(one.tokens.labels[token] for token in one.target))
+            assert one.case.target.cut(one.case.text) in shown, "the tokens of a target hold its characters"
+            assert np.isfinite(one.rows).all() and np.allclose(one.rows.sum(-1), 1, atol=1e-5)
+            if model.kind == "decoder":
+                later = np.arange(one.rows.shape[3])[None, :] > np.array(one.queries)[:, None]
+                assert (one.rows[:, :, later] == 0).all()
+        assert count == len(cases.cases)
 
 
 @pytest.mark.real
