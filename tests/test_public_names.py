@@ -48,7 +48,9 @@ def test_no_public_name_is_a_module_of_the_package_which_would_hide_it_once_impo
 
 
 def test_a_name_stays_the_function_whatever_was_imported_before() -> None:
-    code = "import probe.capture\nfrom probe import capture_cases\nprint(capture_cases.__name__, probe.capture.__name__)"
+    code = (
+        "import probe.capture\nfrom probe import capture_cases\nprint(capture_cases.__name__, probe.capture.__name__)"
+    )
     assert in_a_fresh_process(code) == "capture probe.capture"
 
 
