@@ -39,7 +39,7 @@ report: $(READY)
 	$(BIN)/python -m probe report "$(CASES)" --model "$(MODEL)" --out "$(OUT)" --force $(ARGS)
 
 test: $(READY)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n auto --dist loadfile $(ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -52,11 +52,7 @@ types: $(READY)
 	$(BIN)/mypy
 
 notebooks: $(READY)
-	@for notebook in notebooks/*.ipynb; do \
-		[ -e "$$notebook" ] || { echo "no notebooks"; break; }; \
-		echo "$$notebook"; \
-		PRESET=ci $(BIN)/jupyter-execute --timeout=60 "$$notebook" || exit 1; \
-	done
+	$(BIN)/python notebooks/run.py
 
 $(FLOOR_READY): $(READY)
 	rm -rf .floor
@@ -65,7 +61,7 @@ $(FLOOR_READY): $(READY)
 
 floor: $(FLOOR_READY)
 	@PYTHONPATH=.floor $(BIN)/python -c "import transformers; print('transformers', transformers.__version__)"
-	PYTHONPATH=.floor $(BIN)/python -m pytest $(FLOOR_TESTS) $(ARGS)
+	PYTHONPATH=.floor $(BIN)/python -m pytest -n auto --dist loadfile $(FLOOR_TESTS) $(ARGS)
 
 clean:
 	rm -rf .venv .floor build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -152,11 +152,11 @@ MESSAGES: dict[str, Message] = {
     ),
     "study.mass": Message(
         en="Mass: averaged over all heads, the target gives {cue} of its attention to the cue and {control} to the matched control, in {cases} cases that have both; the difference is {difference} percentage points: {verdict}. Mass describes; the cut edge tells what it does.",
-        zh="质量：对所有头取平均，目标词把 {cue} 的注意力给线索词，{control} 给匹配对照词（两者都有的 {cases} 个例句）；差为 {difference} 个百分点：{verdict}。注意力质量只是描述，切断边才说明作用。",
+        zh="注意力：对所有头取平均，目标词把 {cue} 的注意力给线索词，{control} 给匹配对照词（两者都有的 {cases} 个例句）；差为 {difference} 个百分点：{verdict}。注意力质量只是描述，切断边才说明作用。",
     ),
     "study.disagree": Message(
         en="Mass and cause disagree here: where the target looks is not where its reading comes from.",
-        zh="这里质量与因果不一致：目标词看向哪里，并不就是它的理解从哪里来。",
+        zh="这里注意力与因果不一致：目标词看向哪里，并不就是它的理解从哪里来。",
     ),
     "study.head": Message(
         en="One head stands out: {stack} layer {layer}, head {head}, chosen as the strongest on one half of the cue words; on the other half it gives the cue {score} percentage points more than the control ({units} cues): {verdict}. It is a description of these sentences, not a test of heads.",
@@ -249,7 +249,7 @@ MESSAGES: dict[str, Message] = {
     ),
     "study.map_difference": Message(
         en="Mass on the cue minus mass on the matched control",
-        zh="给线索词与给匹配对照词的质量之差",
+        zh="给线索词与给匹配对照词的注意力之差",
     ),
     "study.map_difference_unit": Message(
         en="difference of shares",
@@ -289,7 +289,7 @@ MESSAGES: dict[str, Message] = {
     ),
     "study.top_heads": Message(
         en="Heads with most mass on the cue above the control (sorted after the fact: expect less on new sentences)",
-        zh="给线索词的质量超过对照最多的头（事后排序：在新句子上会更小）",
+        zh="给线索词的注意力超过对照最多的头（事后排序：在新句子上会更小）",
     ),
     "study.sentences": Message(
         en="Sentence by sentence",
@@ -357,7 +357,7 @@ MESSAGES: dict[str, Message] = {
     ),
     "study.reading_control": Message(
         en="The matched control has as many tokens as the cue and stands at about the same distance, yet it is another word in another slot. A random model also shows heads that differ between two words, so a difference in mass is no proof that a head reads cues.",
-        zh="匹配对照词与线索词的词元数相同、距离相近，但它是另一个位置上的另一个词。随机模型中也有对两个词区别对待的头，因此质量之差不能证明某个头在读线索词。",
+        zh="匹配对照词与线索词的词元数相同、距离相近，但它是另一个位置上的另一个词。随机模型中也有对两个词区别对待的头，因此注意力之差不能证明某个头在读线索词。",
     ),
     "study.reading_limits": Message(
         en="All sentences were written for this tool; they show how to look, and are no sample of the language.",
@@ -429,11 +429,11 @@ MESSAGES: dict[str, Message] = {
     ),
     "study.col_mass_cue": Message(
         en="mass on cue",
-        zh="线索词质量",
+        zh="给线索词的注意力",
     ),
     "study.col_mass_control": Message(
         en="mass on control",
-        zh="对照词质量",
+        zh="给对照词的注意力",
     ),
     "study.col_kind": Message(
         en="kind",

@@ -1,11 +1,14 @@
-"""What several test files share: one Chromium a file."""
+"""What several test files share: one Chromium a file, and one torch thread a worker."""
 
 import os
 import shutil
 
-import pytest
+# Tests run in as many processes as there are cores; threads on top of that only wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from tests.browsing import FLAGS
+import pytest  # noqa: E402
+
+from tests.browsing import FLAGS  # noqa: E402
 
 
 @pytest.fixture(scope="module")

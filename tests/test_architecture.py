@@ -272,5 +272,7 @@ def numbers(version: str) -> tuple[int, ...]:
 def test_the_readme_lists_every_module_in_the_order_of_the_code():
     rows = [line for line in (ROOT / "README.md").read_text("utf-8").splitlines() if line.startswith("| `")]
     first_cells = [line.split("|")[1] for line in rows]
-    named = [name.strip("`/") for cell in first_cells for name in cell.replace(" ", "").split(",") if "builtin" not in name]
+    named = [
+        name.strip("`/") for cell in first_cells for name in cell.replace(" ", "").split(",") if "builtin" not in name
+    ]
     assert [name for name in named if name != "data"] == list(ORDER)
