@@ -1,0 +1,289 @@
+"""What four words' attention rows in every layer cost beside the plain SDPA forward pass: time, memory, T × T tensors.
+
+    python -m benchmarks.row_capture [--preset ci|full] [--pairs 10] [--json FILE]
+
+Both sides run the model without its head on the same batch of Chinese sentences (the shipped case sets), without a
+cache. Side A is the plain pass, side B the same pass within `tap(...)`, request and attaching included. Leaves with
+exit code 1 where a bound is missed.
+"""
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import chain, cycle, islice
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from benchmarks.measure import (
+    PAIRS,
+    Comparison,
+    Work,
+    compare_memory,
+    compare_time,
+    cpu_seconds,
+    prime_up_to,
+    square_tensors,
+)
+from probe.cases import load_cases, shipped_sets
+from probe.models import load_model
+from probe.rowtap import RowRequest, attached, tap
+
+Side = Literal["plain", "rows"]
+
+BOUND = 1.05
+WORDS = 4
+RANDOM = "random BERT"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One model and one shape of batch, with the ratios that must not be passed."""
+
+    model: str
+    texts: int
+    tokens: int
+    time_bound: float = BOUND
+    memory_bound: float = BOUND
+    repeats: int = 1  # forward passes in one timed run
+    memory_pairs: int = 2  # enough: from process to process the increase differs by less than a percent
+
+    def __str__(self) -> str:
+        return f"{self.model.removeprefix('builtin:')} {self.texts} x {self.tokens:,}"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Subject:
+    """A loaded model, one batch for it, and the words asked for in each text."""
+
+    model: Any
+    batch: dict[str, Any]
+    queries: list[list[int]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One line of the table: a quantity on both sides; `held` is what the bound is held against."""
+
+    setting: str
+    quantity: str
+    unit: str
+    plain: float
+    rows: float
+    ratio: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    held: float = math.nan
+    bound: float = math.nan
+
+    @property
+    def verdict(self) -> str:
+        """Kept or missed; a quantity without a bound has none."""
+        if math.isnan(self.bound):
+            return ""
+        return "kept" if self.held <= self.bound else "MISSED"
+
+
+# In CI two pairs and a model of milliseconds can only show a gross slip, so the bounds there are wide.
+PRESETS = {
+    "ci": (Setting(model=RANDOM, texts=4, tokens=128, time_bound=1.5, memory_bound=1.5, memory_pairs=1),),
+    "full": (
+        Setting(model="builtin:e5-small", texts=32, tokens=32, repeats=3),
+        Setting(model="builtin:e5-small", texts=8, tokens=512),
+        Setting(model="builtin:gemma3-270m", texts=1, tokens=2048),
+    ),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure a preset and print its table; gives the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.row_capture", description="What attention rows cost.")
+    parser.add_argument("--preset", choices=sorted(PRESETS), default="full")
+    parser.add_argument("--pairs", type=int, default=PAIRS, help="pairs of timed runs, at least 2")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the table to this file")
+    options = parser.parse_args(arguments)
+    if options.pairs < 2:
+        parser.error(f"--pairs {options.pairs}: an interval needs at least 2")
+    lines = []
+    print(header())
+    for setting in PRESETS[options.preset]:
+        for line in measured(setting, pairs=options.pairs):
+            print(shown(line), flush=True)
+            lines.append(line)
+    if options.json:
+        options.json.write_text(json.dumps([as_json(line) for line in lines], indent=1) + "\n", "utf-8")
+    return exit_code(lines)
+
+
+def exit_code(lines: Sequence[Line]) -> int:
+    """1 where a bound is missed, else 0."""
+    return 1 if any(line.verdict == "MISSED" for line in lines) else 0
+
+
+def measured(setting: Setting, *, pairs: int) -> Iterator[Line]:
+    """The lines of one setting, each as soon as it is known."""
+    torch.set_num_threads(1)
+    subject = subject_of(setting)
+    plain, rows = work_of(subject, "plain"), work_of(subject, "rows")
+    time = compare_time(plain, rows, pairs=pairs, repeats=setting.repeats)
+    yield _line(setting, "CPU time", "s", time, held=time.low, bound=setting.time_bound)
+    yield _attaching(setting, subject)
+    memory = compare_memory(ready_to_run, (setting, "plain"), (setting, "rows"), pairs=setting.memory_pairs)
+    yield _line(setting, "memory increase", "MB", memory, held=memory.ratio, bound=setting.memory_bound)
+    yield _beyond_the_rows(setting, memory, size=rows_size(subject))
+    yield _squares(setting)
+
+
+def subject_of(setting: Setting, *, tokens: int | None = None) -> Subject:
+    """The setting's model and batch, every text exactly `tokens` long, its four words spread evenly."""
+    length = tokens or setting.tokens
+    model, stream, (first, last) = _random_bert() if setting.model == RANDOM else _real_model(setting.model)
+    inside = length - len(first) - len(last)
+    ids = torch.tensor([[*first, *islice(stream, inside), *last] for _ in range(setting.texts)])
+    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "use_cache": False}
+    words = [length * place // (WORDS + 1) for place in range(1, WORDS + 1)]
+    return Subject(model=model, batch=batch, queries=[words] * setting.texts)
+
+
+def plain_pass(subject: Subject) -> object:
+    """Side A."""
+    return subject.model(**subject.batch)
+
+
+def tapped_pass(subject: Subject) -> tuple[object, RowRequest]:
+    """Side B; the rows are held as a caller holds them."""
+    with tap(subject.model, RowRequest(subject.queries)) as request:
+        return subject.model(**subject.batch), request
+
+
+def work_of(subject: Subject, side: Side) -> Work:
+    """A side's pass without gradients."""
+    return torch.inference_mode()(partial(plain_pass if side == "plain" else tapped_pass, subject))
+
+
+def ready_to_run(setting: Setting, side: Side) -> Work:
+    """A side's work with all of the model in memory and the libraries warm: what runs in a fresh process."""
+    subject = subject_of(setting)
+    for tensor in chain(subject.model.parameters(), subject.model.buffers()):
+        tensor.sum()  # a mapped file's weights are in memory only once they have been read
+    start = {**subject.batch, **{name: subject.batch[name][:1, :4] for name in ("input_ids", "attention_mask")}}
+    work_of(Subject(model=subject.model, batch=start, queries=[[0]]), side)()
+    return work_of(subject, side)
+
+
+def rows_size(subject: Subject) -> int:
+    """Bytes of the rows themselves, which the caller asked to be given."""
+    with torch.inference_mode():
+        _, request = tapped_pass(subject)
+    return sum(rows.nbytes for rows in request.rows.values())
+
+
+def _line(setting: Setting, quantity: str, unit: str, both: Comparison, *, held: float, bound: float) -> Line:
+    scale = 1e-6 if unit == "MB" else 1.0
+    return Line(
+        setting=str(setting),
+        quantity=quantity,
+        unit=unit,
+        plain=both.a * scale,
+        rows=both.b * scale,
+        ratio=both.ratio,
+        low=both.low,
+        high=both.high,
+        held=held,
+        bound=bound,
+    )
+
+
+def _beyond_the_rows(setting: Setting, memory: Comparison, *, size: int) -> Line:
+    """The increase without the rows themselves: what the way of taking them costs, and no way can avoid less."""
+    rest = memory.b - size
+    ratio = rest / memory.a
+    return Line(
+        setting=str(setting),
+        quantity=f"memory less the rows ({size / 1e6:.1f} MB)",
+        unit="MB",
+        plain=memory.a / 1e6,
+        rows=rest / 1e6,
+        ratio=ratio,
+        held=ratio,
+        bound=setting.memory_bound,
+    )
+
+
+def _attaching(setting: Setting, subject: Subject, *, times: int = 50) -> Line:
+    """What attaching and detaching add to a pass, in ms; it is part of the CPU time above, and matters for one word."""
+
+    def attach() -> None:
+        with attached(subject.model):
+            pass
+
+    spent = cpu_seconds(attach, repeats=times) / times
+    return Line(setting=str(setting), quantity="attaching, a pass", unit="ms", plain=0.0, rows=spent * 1e3)
+
+
+def _squares(setting: Setting) -> Line:
+    """Tensors with T × T elements on both sides, and how many the tap added; the model's own mask may be one."""
+    length = prime_up_to(setting.tokens)
+    subject = subject_of(setting, tokens=length)
+    plain = square_tensors(partial(plain_pass, subject), length)
+    rows = square_tensors(partial(tapped_pass, subject), length)
+    return Line(
+        setting=str(setting),
+        quantity=f"T x T tensors made (T = {length:,})",
+        unit="",
+        plain=plain.total(),
+        rows=rows.total(),
+        held=(rows - plain).total(),
+        bound=0,
+    )
+
+
+def _real_model(name: str) -> tuple[Any, Iterator[int], tuple[list[int], list[int]]]:
+    """The model without its head, the ids of our sentences without end, and its special tokens before and after."""
+    loaded = load_model(name, device="cpu", dtype="float32")
+    loaded.backbone.set_attn_implementation("sdpa")
+    texts = [case.text for source in shipped_sets() for case in load_cases(source).cases]
+    ids = [loaded.tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
+    ends = list(loaded.tokenizer("")["input_ids"])
+    return loaded.backbone, cycle(chain.from_iterable(ids)), (ends[:1], ends[1:])
+
+
+def _random_bert() -> tuple[Any, Iterator[int], tuple[list[int], list[int]]]:
+    """A small random model, so that CI needs no weights; built anew it is the same."""
+    from transformers import BertConfig, BertModel
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 256, "num_hidden_layers": 3, "num_attention_heads": 8, "intermediate_size": 1024}
+    model = BertModel(BertConfig(vocab_size=1000, **sizes), add_pooling_layer=False).eval()
+    return model, cycle(range(5, 1000)), ([2], [3])
+
+
+def header() -> str:
+    """The table's head."""
+    columns = f"{'plain':>9}{'rows':>9} {'':2}{'ratio':>7}  {'95 % interval':<16}{'bound':>6}  verdict"
+    return f"{'setting':<24}{'quantity':<34}{columns}"
+
+
+def shown(line: Line) -> str:
+    """A line as text; what a line does not have stays empty."""
+    ratio = "" if math.isnan(line.ratio) else f"{line.ratio:.3f}"
+    interval = "" if math.isnan(line.low) else f"{line.low:.3f} to {line.high:.3f}"
+    bound = "" if math.isnan(line.bound) else f"{line.bound:g}"
+    digits = 0 if line.unit == "" else 2
+    numbers = f"{line.plain:>9.{digits}f}{line.rows:>9.{digits}f} {line.unit:2}{ratio:>7}  {interval:<16}{bound:>6}"
+    return f"{line.setting:<24}{line.quantity:<34}{numbers}  {line.verdict}"
+
+
+def as_json(line: Line) -> dict[str, str | float | None]:
+    """A line for a JSON file, with null for what it does not have."""
+    values = {**asdict(line), "verdict": line.verdict}
+    return {key: None if isinstance(value, float) and math.isnan(value) else value for key, value in values.items()}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,149 @@
+"""The method of the benchmarks on costs that are known, and the benchmark of the row tap in small."""
+
+import json
+
+import pytest
+import torch
+
+from benchmarks import row_capture
+from benchmarks.measure import compare, compare_time, memory_increase, prime_up_to, square_tensors
+from benchmarks.row_capture import RANDOM, Line, Setting, Subject, exit_code, plain_pass, subject_of, tapped_pass
+
+MEGABYTE = 1 << 20
+
+
+def multiplying(times):
+    square = torch.ones(200, 200)
+
+    def work():
+        for _ in range(times):
+            square @ square
+
+    return work
+
+
+def test_twice_the_cost_is_measured_as_about_two():
+    both = compare_time(multiplying(40), multiplying(80), pairs=6)
+    assert 1.6 < both.ratio < 2.5
+    assert both.low > 1.3 and both.low <= both.ratio <= both.high
+
+
+def test_equal_work_gives_an_interval_around_one():
+    both = compare_time(multiplying(80), multiplying(80), pairs=6)
+    assert both.low < 1.05 and both.high > 0.95
+
+
+def test_the_sides_take_turns_as_a_b_b_a_after_one_warm_up_of_each():
+    turns = []
+    both = compare_time(lambda: (turns.append("a"), spin()), lambda: (turns.append("b"), spin()), pairs=4)
+    assert "".join(turns) == "ab" + "abba" * 2
+    assert both.pairs == 4
+
+
+def test_three_pairs_must_do_where_a_run_is_long():
+    assert compare_time(spin, spin, pairs=10, long_run=0.0).pairs == 3
+    assert compare_time(spin, spin, pairs=2, long_run=0.0).pairs == 2
+
+
+def spin():
+    return sum(range(20_000))
+
+
+def test_time_is_measured_with_one_thread_and_the_number_of_threads_restored():
+    before, seen = torch.get_num_threads(), []
+    torch.set_num_threads(2)
+    try:
+        compare_time(lambda: (seen.append(torch.get_num_threads()), spin()), spin, pairs=2)
+        assert set(seen) == {1} and torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_the_ratio_is_the_geometric_mean_of_the_pairs_and_its_interval_lies_within_them():
+    steady = compare([1.0, 2.0, 4.0], [2.0, 4.0, 8.0], seed=0)  # a machine that slows down moves nothing
+    assert (steady.ratio, steady.low, steady.high) == pytest.approx((2.0, 2.0, 2.0))
+    both = compare([1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 4.0, 4.0], seed=0)
+    assert both.ratio == pytest.approx(2.0)
+    assert 1.0 <= both.low < 1.5 and 2.7 < both.high <= 4.0
+    assert (both.a, both.b, both.pairs) == (1.0, 2.5, 4)
+
+
+def allocating(megabytes, *, first=0):
+    """Work that passes `first` megabytes through memory, then holds `megabytes` of what it gives back."""
+
+    def work():
+        if first:
+            torch.ones(first * MEGABYTE // 4)
+        return torch.ones(megabytes * MEGABYTE // 4)
+
+    return work
+
+
+def passing_then_holding(first, held):
+    torch.ones(100 * MEGABYTE // 4)  # what loading needs for a while is no part of the increase
+    return allocating(held, first=first)
+
+
+@pytest.mark.parametrize(("first", "held", "peak"), [(0, 40, 40), (60, 20, 60)])
+def test_memory_is_the_peak_of_the_work_over_what_stood_before(first, held, peak):
+    increase = memory_increase(passing_then_holding, first, held) / MEGABYTE
+    assert peak - 1 < increase < peak + 4
+
+
+def test_a_planted_square_tensor_is_caught_in_whatever_shape():
+    length = prime_up_to(64)
+    assert length == 61
+    query, key = torch.ones(2, 3, length, 8), torch.ones(2, 3, length, 8)
+    assert square_tensors(lambda: query @ key.transpose(2, 3), length).total() > 0
+    assert square_tensors(lambda: torch.ones(length * length), length).total() == 1
+    assert square_tensors(lambda: torch.ones(3, length, 1, length, dtype=torch.bool), length).total() == 1
+
+
+def test_rows_and_views_are_no_square_tensors():
+    length = prime_up_to(64)
+    query, key, mask = torch.ones(2, 3, length, 8), torch.ones(2, 3, length, 8), torch.ones(length, length)
+    assert square_tensors(lambda: query[:, :, :4] @ key.transpose(2, 3), length).total() == 0
+    assert square_tensors(lambda: mask[None, None].expand(2, 1, length, length), length).total() == 0
+
+
+def test_the_tap_makes_no_square_tensor_where_the_plain_pass_makes_none_and_a_planted_one_shows():
+    length = prime_up_to(40)
+    subject = subject_of(Setting(model=RANDOM, texts=2, tokens=40), tokens=length)
+    assert square_tensors(lambda: plain_pass(subject), length).total() == 0
+    assert square_tensors(lambda: tapped_pass(subject), length).total() == 0
+    everything = Subject(model=subject.model, batch=subject.batch, queries=[list(range(length))] * 2)
+    assert square_tensors(lambda: tapped_pass(everything), length).total() >= 3  # one a layer at least
+
+
+def test_the_small_preset_keeps_its_bounds_and_writes_its_table(tmp_path, capsys):
+    file = tmp_path / "rows.json"
+    assert row_capture.main(["--preset", "ci", "--pairs", "2", "--json", str(file)]) == 0
+    lines = json.loads(file.read_text("utf-8"))
+    assert [line["quantity"].split(" (")[0] for line in lines] == [
+        "CPU time",
+        "attaching, a pass",
+        "memory increase",
+        "memory less the rows",
+        "T x T tensors made",
+    ]
+    assert all(line["setting"] in capsys.readouterr().out for line in lines[:1])
+    time, _, memory, beyond, squares = lines
+    assert time["plain"] > 0 and time["low"] <= time["ratio"] <= time["high"]
+    rows = 3 * 4 * 8 * 4 * 128 * 4 / 1e6  # layers, texts, heads, words, keys, bytes
+    assert memory["rows"] - beyond["rows"] == pytest.approx(rows)
+    assert squares["plain"] == squares["rows"] == 0
+
+
+def test_a_missed_bound_leaves_with_one_and_a_quantity_without_a_bound_with_nothing():
+    line = {"setting": "s", "quantity": "q", "unit": "s", "plain": 1.0, "rows": 1.1}
+    kept, missed = Line(**line, held=1.05, bound=1.05), Line(**line, held=1.06, bound=1.05)
+    assert (kept.verdict, missed.verdict, Line(**line).verdict) == ("kept", "MISSED", "")
+    assert exit_code([kept, Line(**line)]) == 0
+    assert exit_code([kept, missed]) == 1
+
+
+@pytest.mark.parametrize("arguments", [["--pairs", "1"], ["--preset", "huge"]])
+def test_impossible_arguments_are_refused(arguments):
+    with pytest.raises(SystemExit) as refused:
+        row_capture.main(arguments)
+    assert refused.value.code == 2
