@@ -83,6 +83,9 @@ def report(
     heads: Heads = None,
     cut: Annotated[bool, typer.Option("--cut/--no-cut", help="Also cut edges and measure what that changes.")] = True,
     cut_cases: Annotated[int, typer.Option(min=1, help="At most so many cases have their edges cut.")] = 400,
+    layer_cut_cases: Annotated[
+        int, typer.Option(min=0, help="At most so many of these are also cut layer by layer.")
+    ] = 48,
     sentences: Annotated[int, typer.Option(min=0, help="At most so many sentences stand on the page.")] = 500,
     seed: Annotated[int, typer.Option(min=0, help="Seed of all that is drawn at random.")] = 0,
     batch_tokens: Annotated[int, typer.Option(min=1, help="Tokens of a batch, padding included.")] = 4096,
@@ -106,6 +109,7 @@ def report(
             heads=heads,
             cut=cut,
             cut_cases=cut_cases,
+            layer_cut_cases=layer_cut_cases,
             sentences=sentences,
             seed=seed,
             batch_tokens=batch_tokens,
@@ -192,6 +196,7 @@ def check(
 ) -> None:
     """Check that what is extracted is right on this model; exit code 1 where a check fails."""
     import json
+    import math
     from dataclasses import asdict
 
     from probe.selfcheck import check_model
@@ -199,7 +204,10 @@ def check(
 
     found = check_model(_load(model, device=device, dtype=dtype, revision=revision, code=trust_remote_code))
     if as_json:
-        print(json.dumps({**asdict(found), "passed": found.passed}, ensure_ascii=False, indent=2))
+        content = {**asdict(found), "passed": found.passed}
+        for item in content["items"]:  # JSON has no NaN
+            item.update((key, None) for key in ("value", "bound") if not math.isfinite(item[key] or 0))
+        print(json.dumps(content, ensure_ascii=False, indent=2, allow_nan=False))
     else:
         items = [(item.name, item.status, item.value, item.bound, item.why) for item in found.items]
         open_console(sys.stdout).print(check_table(items))

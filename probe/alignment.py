@@ -6,7 +6,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,11 +31,22 @@ class Letters:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Spelling:
-    """What tokens spell together under one reading of their pieces, and which characters of it belong to each."""
+    """What tokens spell together under one reading of their pieces; worked out when it is asked for."""
 
-    folded: Letters
-    bounds: Offsets  # [token, 2] characters of folded.source
+    parts: Sequence[bytes]  # [token]
     unknown: NDArray[np.bool_]  # [token]
+    source: str
+
+    @cached_property
+    def bounds(self) -> Offsets:
+        """Which characters of the source belong to each token: [token, 2]."""
+        lengths = np.array([len(part) for part in self.parts], dtype=np.int64)
+        return _characters_of_bytes(b"".join(self.parts), lengths)
+
+    @cached_property
+    def folded(self) -> Letters:
+        """The letters of the source."""
+        return fold(self.source, frozenset(self.bounds[self.unknown, 0].tolist()))
 
 
 def fold(text: str, unknown: frozenset[int] = frozenset()) -> Letters:
@@ -75,9 +86,9 @@ def spellings(pieces: Sequence[str], unknown: NDArray[np.bool_], text: str) -> l
     for reading in _READINGS:
         spelling = _spelled(pieces, unknown, reading)
         if spelling is not None:
-            found.setdefault(spelling.folded.source, spelling)
+            found.setdefault(spelling.source, spelling)
     wanted = _compact(text)
-    return sorted(found.values(), key=lambda spelling: _compact(spelling.folded.source) != wanted)
+    return sorted(found.values(), key=lambda spelling: _compact(spelling.source) != wanted)
 
 
 def _compact(text: str) -> str:
@@ -87,13 +98,10 @@ def _compact(text: str) -> str:
 def _spelled(pieces: Sequence[str], unknown: NDArray[np.bool_], reading: Callable[[str], bytes]) -> Spelling | None:
     read = {piece: reading(piece) for piece in set(pieces)}
     parts = [b"?" if hidden else read[piece] for piece, hidden in zip(pieces, unknown.tolist(), strict=True)]
-    data = b"".join(parts)
     try:
-        text = data.decode()
+        return Spelling(parts=parts, unknown=unknown, source=b"".join(parts).decode())
     except UnicodeDecodeError:
         return None
-    bounds = _characters_of_bytes(data, np.array([len(part) for part in parts], dtype=np.int64))
-    return Spelling(folded=fold(text, frozenset(bounds[unknown, 0].tolist())), bounds=bounds, unknown=unknown)
 
 
 def _characters_of_bytes(data: bytes, lengths: Offsets) -> Offsets:

@@ -118,7 +118,7 @@ def check_tokenizer(tokenizer: Any, backbone: Any, name: str) -> tuple[str, ...]
             f"{name}: its tokenizer ({type(tokenizer).__name__}) turns {PROBE_TEXT!r} into no tokens at all; "
             "tokenizer files and config.json do not belong together"
         )
-    rows = int(backbone.get_input_embeddings().weight.shape[0])
+    rows = _embedding_rows(backbone, name)
     vocabulary = tokenizer.get_vocab()
     added = set(tokenizer.get_added_vocab())
     beyond = {token: number for token, number in vocabulary.items() if number >= rows}
@@ -133,6 +133,16 @@ def check_tokenizer(tokenizer: Any, backbone: Any, name: str) -> tuple[str, ...]
     if tokenizer.unk_token_id is not None and ids.count(tokenizer.unk_token_id) * 2 > len(ids):
         notes.append(f"the tokenizer knows less than half of {PROBE_TEXT!r}: most tokens become unknown")
     return tuple(notes)
+
+
+def _embedding_rows(backbone: Any, name: str) -> int:
+    try:
+        return int(backbone.get_input_embeddings().weight.shape[0])
+    except (NotImplementedError, AttributeError) as error:
+        raise ModelError(
+            f"{name} ({type(backbone).__name__}) has no single table of token embeddings, so it is not one text "
+            "model; allowed are text encoders, decoders and encoder-decoders"
+        ) from error
 
 
 def fingerprint(model: Any, tokenizer: Any) -> str:

@@ -220,24 +220,45 @@ def _run(loaded: LoadedModel, route: Route, items: Sequence[Prepared], options: 
     captures = []
     for place, item in enumerate(items):
         length, queries = len(item.tokens.ids), _queries(item, options)
-        captures.append(
-            Capture(
-                case=item.case,
-                tokens=item.tokens,
-                target=item.target,
-                cues=item.cues,
-                layers=layers,
-                heads=heads,
-                queries=tuple(queries),
-                rows=np.stack([rows[layer][place, :, : len(queries), :length] for layer in layers]),
-                states={stack: layered[:, place, :length].copy() for stack, layered in states.items()},
-                value_norms=np.stack([norms[layer][place][list(heads), :length] for layer in layers])
-                if norms
-                else None,
-                path=route.path,
-            )
+        one = Capture(
+            case=item.case,
+            tokens=item.tokens,
+            target=item.target,
+            cues=item.cues,
+            layers=layers,
+            heads=heads,
+            queries=tuple(queries),
+            rows=np.stack([rows[layer][place, :, : len(queries), :length] for layer in layers]),
+            states={stack: layered[:, place, :length].copy() for stack, layered in states.items()},
+            value_norms=np.stack([norms[layer][place][list(heads), :length] for layer in layers]) if norms else None,
+            path=route.path,
         )
+        _check_finite(loaded, one)
+        captures.append(one)
     return captures
+
+
+def _check_finite(loaded: LoadedModel, one: Capture) -> None:
+    """Refuse NaN and infinite numbers, naming the first layer and head that has them (ModelError)."""
+    norms = one.value_norms
+    numbers = [("attention", one.rows), *([] if norms is None else [("value vectors", norms)])]
+    found = [
+        (int(layer), int(head), what)
+        for what, grid in numbers
+        for layer, head in np.argwhere(~np.isfinite(grid).all(axis=tuple(range(2, grid.ndim))))[:1]
+    ]
+    where = [f"{one.layers[layer].module}, head {one.heads[head]}: its {what}" for layer, head, what in sorted(found)]
+    where += [
+        f"the {stack}'s state {int(state)}"
+        for stack, states in one.states.items()
+        for state in np.flatnonzero(~np.isfinite(states).all(axis=(1, 2)))[:1]
+    ]
+    if where:
+        kind = str(loaded.dtype).removeprefix("torch.")
+        way_out = "" if kind == "float32" else f", or too large for {kind}: try --dtype float32"
+        raise ModelError(
+            f"{loaded.name}: {where[0]}, on case {one.case.id!r}: not finite numbers; the weights are damaged{way_out}"
+        )
 
 
 def _windows(items: Sequence[Prepared], size: int) -> Iterator[Sequence[Prepared]]:

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice, permutations
 from typing import Any
 
 import numpy as np
@@ -43,7 +45,7 @@ class Observed:
         grid: Floats = self.focus[:, FOCUS.index(measure)]
         return grid
 
-    @property
+    @cached_property
     def units(self) -> tuple[str, ...]:
         """The unit of each case: its cue words, since a head's taste for one word must count once."""
         return tuple(unit_of(item) for item in self.items)
@@ -117,16 +119,17 @@ def strongest_head(observed: Observed) -> Standout | None:
     return Standout(stack=label.stack, layer=label.index, head=observed.heads[int(head)], score=score)
 
 
-def crossed_pairs(items: Sequence[Prepared]) -> list[tuple[int, int]]:
+def crossed_pairs(items: Sequence[Prepared], *, most: int) -> list[tuple[int, int]]:
     """Pairs (case, other) that share one text in one group, so that the other's cue is a control for the case's own.
 
-    It is the hardest control that a sentence can offer: a word of the same kind, which matters to another word.
+    It is the hardest control that a sentence can offer: a word of the same kind, which matters to another word. At
+    most `most` of them: a group of n cases has n² - n.
     """
     places: dict[tuple[str, str], list[int]] = {}
     for place, item in enumerate(items):
         if item.case.group and item.cues:
             places.setdefault((item.case.group, item.case.text), []).append(place)
-    return [(one, two) for group in places.values() for one in group for two in group if one != two]
+    return list(islice((pair for group in places.values() for pair in permutations(group, 2)), most))
 
 
 def crossed_frame(observed: Observed, pairs: Sequence[tuple[int, int]], effects: CutEffects | None) -> pd.DataFrame:

@@ -1,7 +1,8 @@
 """Is what we extract right on this very model? Checks that each compare with an independent computation."""
 
+import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -133,7 +134,7 @@ def _rows_equal_the_eager_formula(evidence: _Evidence) -> Iterator[CheckItem]:
         yield CheckItem(name=name, status="skip", why="rows on the eager path are eager's own")
         return
     bound = _LOCAL_BOUND[evidence.loaded.dtype]
-    worst = max(float((call.rows - _dense(call)).abs().max()) for call in evidence.calls if call.rows is not None)
+    worst = _largest(float((call.rows - _dense(call)).abs().max()) for call in evidence.calls if call.rows is not None)
     yield _compared(name, worst, bound, "same query, key and mask, the family's own eager function in fp32")
 
 
@@ -167,15 +168,18 @@ def _rows_equal_eager_end_to_end(evidence: _Evidence) -> Iterator[CheckItem]:
     if evidence.route.path == "eager" or not evidence.eager:
         yield CheckItem(name=name, status="skip", why="there is no second path to compare with")
         return
-    rows_differ, states_differ = 0.0, 0.0
+    rows_gaps: list[float] = []
+    states_gaps: list[float] = []
     for single, (maps, output) in zip(evidence.singles, evidence.eager, strict=True):
-        rows_differ = max(rows_differ, max(float((single.rows[k] - maps[k].float()).abs().max()) for k in single.rows))
+        rows_gaps.extend(float((single.rows[k] - maps[k].float()).abs().max()) for k in single.rows)
         for stack, states in single.states.items():
             theirs = _hidden(output, stack)
-            differences = [float((a.float() - b.float()).abs().max()) for a, b in zip(states, theirs, strict=True)]
-            states_differ = max(states_differ, *differences)
+            states_gaps.extend(float((a.float() - b.float()).abs().max()) for a, b in zip(states, theirs, strict=True))
+    states_differ = _largest(states_gaps)
     bound = max(4 * states_differ, 1e-6)
-    yield _compared(name, rows_differ, bound, f"4 × the largest eager–SDPA difference of a state ({states_differ:.1e})")
+    yield _compared(
+        name, _largest(rows_gaps), bound, f"4 × the largest eager–SDPA difference of a state ({states_differ:.1e})"
+    )
 
 
 def _hidden(output: Any, stack: str) -> tuple[Tensor, ...]:
@@ -193,7 +197,7 @@ def _rows_are_distributions(evidence: _Evidence) -> Iterator[CheckItem]:
     off = float((sums - 1).clamp_min(0).max() if has_sinks else (sums - 1).abs().max())
     inside = finite and low >= 0 and high <= 1 + tolerance
     note = f"; learned sinks take {float(1 - sums.mean()):.2f} of a row on average" if has_sinks else ""
-    why = f"weights lie in {low:.3g} to {high:.3g}{note}" if finite else "some weights are not finite"
+    why = f"weights lie in {low:.3g} to {high:.3g}{note}" if finite else _not_finite(evidence)
     yield CheckItem(
         name="rows sum to one",
         status="pass" if inside and off <= tolerance else "fail",
@@ -201,6 +205,16 @@ def _rows_are_distributions(evidence: _Evidence) -> Iterator[CheckItem]:
         bound=tolerance,
         why=why,
     )
+
+
+def _not_finite(evidence: _Evidence) -> str:
+    """Where the first rows stand that are NaN or infinite, in the order of the layers."""
+    for single in evidence.singles:
+        for layer in evidence.route.layers:
+            heads = (~torch.isfinite(single.rows[layer])).any(-1).any(-1).any(0).nonzero().flatten().tolist()
+            if heads:
+                return f"weights of {layer.module}, head {', '.join(map(str, heads))} are not finite numbers"
+    return "some weights are not finite numbers"
 
 
 def _causality(evidence: _Evidence) -> Iterator[CheckItem]:
@@ -252,19 +266,21 @@ def _padding_left(evidence: _Evidence) -> Iterator[CheckItem]:
 def _padding(evidence: _Evidence, batch: dict[str, Tensor], starts: list[int], name: str) -> Iterator[CheckItem]:
     queries = [list(range(start, start + len(item))) for start, item in zip(starts, evidence.ids, strict=True)]
     together = forward_rows(evidence.loaded, evidence.route, batch, RowRequest(queries), states=True)
-    rows_differ, states_differ = 0.0, 0.0
+    rows_gaps: list[float] = []
+    states_gaps: list[float] = []
     for place, (single, start) in enumerate(zip(evidence.singles, starts, strict=True)):
         length = len(evidence.ids[place])
         for layer, rows in together.rows.items():
             mine = rows[place, :, :length, start : start + length]
-            rows_differ = max(rows_differ, float((mine - single.rows[layer][0]).abs().max()))
+            rows_gaps.append(float((mine - single.rows[layer][0]).abs().max()))
         for stack, states in together.states.items():
             for a, b in zip(states, single.states[stack], strict=True):
                 gap = (a[place, start : start + length].float() - b[0].float()).norm() / b[0].float().norm()
-                states_differ = max(states_differ, float(gap))
+                states_gaps.append(float(gap))
     # A batch may round as differently as eager and SDPA do on the same text, and no more.
     bound = max(_BATCH_BOUND[evidence.loaded.dtype], 4 * _own_rounding(evidence))
-    worst = max(rows_differ, states_differ)
+    rows_differ, states_differ = _largest(rows_gaps), _largest(states_gaps)
+    worst = _largest((rows_differ, states_differ))
     yield _compared(
         name, worst, bound, f"batch against single texts: rows {rows_differ:.1e}, states {states_differ:.1e}"
     )
@@ -278,7 +294,7 @@ def _own_rounding(evidence: _Evidence) -> float:
         for stack, states in single.states.items()
         for a, b in zip(states, _hidden(output, stack), strict=True)
     ]
-    return max(gaps, default=0.0)
+    return _largest(gaps)
 
 
 def _layer_labels(evidence: _Evidence) -> Iterator[CheckItem]:
@@ -293,7 +309,7 @@ def _layer_labels(evidence: _Evidence) -> Iterator[CheckItem]:
         moved = _first_moved_state(evidence, layer)
         checked += 1
         if moved != layer.index + 1:
-            wrong.append(f"{layer.module} moves state {moved}")
+            wrong.append(f"{layer.module} moves {'nothing' if moved < 0 else f'state {moved}'}")
     yield CheckItem(
         name="layer labels",
         status="fail" if wrong else "pass",
@@ -326,8 +342,8 @@ def _head_mapping(evidence: _Evidence) -> Iterator[CheckItem]:
         grouped.add(groups)
         assert call.rows is not None
         mixed = call.rows @ call.value.float().repeat_interleave(groups, dim=1)  # [batch, head, query, dim]
-        worst = max(worst, float((mixed.transpose(1, 2) - call.output.float()).abs().max()))
-        scale = max(scale, float(call.output.float().abs().max()))
+        worst = _largest((worst, float((mixed.transpose(1, 2) - call.output.float()).abs().max())))
+        scale = _largest((scale, float(call.output.float().abs().max())))
     bound = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}[evidence.loaded.dtype] * max(scale, 1.0)
     kind = f"{max(grouped)} query heads share a key head" if max(grouped) > 1 else "each head has keys of its own"
     yield _compared(name, worst, bound, f"{kind}; SDPA's output rebuilt from the rows")
@@ -363,6 +379,12 @@ def _dtype_tolerance(evidence: _Evidence) -> Iterator[CheckItem]:
 def _compared(name: str, value: float, bound: float, why: str) -> CheckItem:
     # "not <=" also fails a NaN
     return CheckItem(name=name, status="pass" if value <= bound else "fail", value=value, bound=bound, why=why)
+
+
+def _largest(values: Iterable[float]) -> float:
+    """The largest of numbers from 0, NaN if any is NaN: max() passes over a NaN that does not come first."""
+    known = [0.0, *values]
+    return math.nan if any(map(math.isnan, known)) else max(known)
 
 
 _CHECKS: tuple[Callable[[_Evidence], Iterator[CheckItem]], ...] = (

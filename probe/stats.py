@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
 Floats = NDArray[np.float64]
 _BLOCK = 2_000_000  # drawn counts held at once, 16 MB
@@ -30,12 +31,13 @@ def unit_means(values: NDArray[np.floating], units: Sequence[str]) -> tuple[Floa
     place = {name: index for index, name in enumerate(names)}
     which = np.array([place[unit] for unit in units])
     known = ~np.isnan(values)
-    total = np.zeros((len(names), *values.shape[1:]))
-    count = np.zeros_like(total)
-    np.add.at(total, which, np.where(known, values, 0.0))
-    np.add.at(count, which, known)
+    shape = (len(names), *values.shape[1:])
+    # [unit, case], a one where the case belongs to the unit
+    members = csr_array((np.ones(len(which)), (which, np.arange(len(which)))), shape=(len(names), len(which)))
+    total = members @ np.where(known, values, 0.0).reshape(len(which), -1).astype(np.float64)
+    count = members @ known.reshape(len(which), -1).astype(np.float64)
     with np.errstate(invalid="ignore"):
-        return total / count, names
+        return (total / count).reshape(shape), names
 
 
 def bootstrap(
@@ -64,14 +66,22 @@ def _resampled_means(filled: Floats, known: NDArray[np.bool_], *, resamples: int
     """Means over units drawn with replacement, in blocks so that memory does not grow with units × resamples."""
     rng, units = np.random.default_rng(seed), len(filled)
     block = max(1, min(resamples, _BLOCK // max(units, 1)))
-    defined = known.astype(np.float64)
+    # A measure is mostly defined in all layers and heads or in none: then one column counts for all.
+    alike = bool((known == known[:, :1]).all())
+    defined = known[:, : 1 if alike else None].astype(np.float64)
     means = []
     for start in range(0, resamples, block):
         size = min(block, resamples - start)
-        draws = rng.multinomial(units, np.full(units, 1 / units), size=size).astype(np.float64)  # [resample, unit]
+        draws = _draws(rng, units, size=size)
         with np.errstate(invalid="ignore", divide="ignore"):
             means.append((draws @ filled) / (draws @ defined))
     return np.concatenate(means)
+
+
+def _draws(rng: np.random.Generator, units: int, *, size: int) -> Floats:
+    """How often each unit is drawn: [resample, unit]; counted picks are ten times as fast as multinomial numbers."""
+    picks = rng.integers(units, size=(size, units)) + units * np.arange(size)[:, None]
+    return np.bincount(picks.ravel(), minlength=size * units).reshape(size, units).astype(np.float64)
 
 
 def _percentiles(resampled: Floats, level: float) -> tuple[Floats, Floats]:

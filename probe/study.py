@@ -87,7 +87,7 @@ def run_report(
     with folder.stage("tokenise"):
         items = prepare(loaded, case_set.cases, cut=settings.cut_to_fit)
     observed = _observe(loaded, route, items, settings=settings, folder=folder, tell=tell)
-    pairs = crossed_pairs(items)[: settings.sentences]
+    pairs = crossed_pairs(items, most=settings.sentences)
     with folder.stage("crossed pairs"):
         crossed = crossed_frame(observed, pairs, _crossed_effects(loaded, route, items, pairs, settings))
     with folder.stage("statistics"):
@@ -126,7 +126,7 @@ def _observe(
     folder: RunFolder,
     tell: Progress,
 ) -> Observed:
-    values: list[Floats] = []
+    values = np.empty((0, 0, 0, 0), dtype=np.float32)  # [case, measure, layer, head]
     target_rows: dict[int, Floats] = {}
     layers, heads = route.layers, tuple(range(route.heads))
     with folder.stream_table("observations") as append:
@@ -136,40 +136,31 @@ def _observe(
                 progress=lambda done, total: tell("capture", done, total),
             )  # fmt: skip
             for place, one in enumerate(stream):
-                layers, heads = one.layers, one.heads
-                values.append(focus(one))
+                found = focus(one)
+                if place == 0:
+                    layers, heads = one.layers, one.heads
+                    values = np.empty((len(items), *found.shape), dtype=np.float32)
+                values[place] = found
                 if place < settings.sentences:
                     target_rows[place] = merged_row(one, one.target)
-                if len(values) % _CHUNK == 0:
-                    append(_chunk(loaded, items, values, layers, heads, len(values) - _CHUNK, settings))
-            rest = len(values) % _CHUNK
-            if rest:
-                append(_chunk(loaded, items, values, layers, heads, len(values) - rest, settings))
+                if (place + 1) % _CHUNK == 0 or place + 1 == len(items):
+                    start = place // _CHUNK * _CHUNK
+                    append(
+                        observation_frame(
+                            values[start : place + 1], model=loaded.name, layers=layers, heads=heads,
+                            cases=[item.case.id for item in items[start : place + 1]], seed=settings.seed,
+                        )
+                    )  # fmt: skip
         with folder.stage("cut edges"):
             chosen = _spread(items, settings.cut_cases)
             cuts = _cut(loaded, route, [items[place] for place in chosen], settings, tell) if chosen else None
         observed = Observed(
-            model=loaded.name, items=items, layers=layers, heads=heads, focus=np.stack(values), cuts=cuts,
+            model=loaded.name, items=items, layers=layers, heads=heads, focus=values, cuts=cuts,
             cut_cases=tuple(chosen), target_rows=target_rows, seed=settings.seed,
         )  # fmt: skip
         if cuts is not None:
             append(cut_observation_frame(observed, cuts))
     return observed
-
-
-def _chunk(
-    loaded: LoadedModel,
-    items: Sequence[Prepared],
-    values: list[Floats],
-    layers: Any,
-    heads: tuple[int, ...],
-    start: int,
-    settings: StudySettings,
-) -> Any:
-    cases = [item.case.id for item in items[start : len(values)]]
-    return observation_frame(
-        np.stack(values[start:]), model=loaded.name, cases=cases, layers=layers, heads=heads, seed=settings.seed
-    )
 
 
 def _cut(

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from probe.capture import batches
 from probe.captures import Prepared
 from probe.edits import EdgeEdit, Stack
+from probe.errors import ModelError
 from probe.measures.focus import matched_control, visible
 from probe.models import LoadedModel
 from probe.routes import Route, batch_for
@@ -139,6 +140,9 @@ def _last_states(
         edge = edges[cut.case]
         assert edge is not None
         states.append(last[place, list(edge.query)].float().mean(0).cpu().numpy())
+        if not np.isfinite(states[-1]).all():
+            case = items[cut.case].case.id
+            raise ModelError(f"{loaded.name}: the last state of case {case!r} has numbers that are not finite")
     return states
 
 
