@@ -16,7 +16,7 @@ ORDER = (
     *("errors", "alignment", "spans", "casefiles", "cases"),
     *("buildonce", "advice", "e5file", "e5tokenizer", "embedded", "hub", "adapters", "sources", "anatomy", "models"),
     *("rows", "edits", "rowtap", "routes", "fitting", "captures", "capture", "selfcheck"),
-    *("measures", "stats", "experiments", "findings"),
+    *("measures", "stats", "flips", "contrasts", "experiments", "findings"),
     *("messages", "colours", "figures", "report", "runs", "story", "study"),
     *("chat", "glance", "terminal", "__main__"),
 )

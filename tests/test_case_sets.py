@@ -8,7 +8,9 @@ from guards import distance, frame, neighbour_gain, room_for_controls, shared_fr
 from probe.cases import Case, CaseSet, case_of, load_cases, shipped_sets
 from probe.spans import Span
 
-SETS = ("relations", "apple")
+SETS = ("relations", "apple", "senses", "english")
+SENSES = ("fruit", "company", "device", "chip", "acid")
+CONTROLS = ("banana", "huawei")  # no sense changes in them
 ASKED_FOR = [
     ("我喜欢苹果", "苹果", "喜欢"),
     ("他讨厌菠菜", "菠菜", "讨厌"),
@@ -29,7 +31,7 @@ def cue_of(case: Case) -> str:
     return case.cues[0].cut(case.text)
 
 
-def test_the_package_ships_the_two_sets_under_their_own_names():
+def test_the_package_ships_the_sets_under_their_own_names():
     assert set(SETS) <= set(shipped_sets())
     assert [load_cases(name).name for name in SETS] == list(SETS)
 
@@ -60,22 +62,76 @@ def test_relations_has_many_kinds_of_relation_and_none_fills_the_set():
     assert max(kinds.values()) <= 0.4 * kinds.total()
 
 
-def test_apple_has_eight_sentences_for_each_of_five_senses_and_all_are_about_the_word():
+def cases_of(name: str, *senses: str) -> list[Case]:
+    return [case for case in load_cases(name).cases if case.sense in senses]
+
+
+def paired(sense: str) -> list[tuple[Case, Case]]:
+    """Cue case and neutral case of each minimal group of a sense in `apple`."""
+    neutral = {case.group: case for case in cases_of("apple", "neutral")}
+    return [(case, neutral[case.group]) for case in cases_of("apple", sense) if case.group in neutral]
+
+
+def test_apple_is_large_and_about_the_word_or_its_controls():
     cases = load_cases("apple").cases
-    assert Counter(case.sense for case in cases) == dict.fromkeys(["fruit", "company", "device", "chip", "acid"], 8)
-    assert {case.target.cut(case.text) for case in cases} == {"苹果"}
-    assert len({case.text for case in cases}) == 40
+    assert len(cases) >= 240 and len({case.text for case in cases}) == len(cases)
+    targets = {case.target.cut(case.text) for case in cases if case.meta.get("contrast") not in CONTROLS}
+    assert targets == {"苹果"}
+    assert {case.target.cut(case.text) for case in cases_of("apple", *CONTROLS)} == {"香蕉", "华为手机"}
+
+
+@pytest.mark.parametrize("sense", [*SENSES, *CONTROLS])
+def test_each_contrast_has_twenty_cue_words_with_a_neutral_word_of_its_own(sense):
+    pairs = paired(sense)
+    assert len({cue_of(cue) for cue, _ in pairs}) >= 20
+    words = Counter(cue_of(neutral) for _, neutral in pairs)
+    assert max(words.values()) <= 2 and sum(number > 1 for number in words.values()) <= 10
+    assert len({cue.group for cue, _ in pairs}) >= 20
+
+
+@pytest.mark.parametrize("sense", [*SENSES, *CONTROLS])
+def test_cue_and_neutral_word_fill_the_same_slot_of_the_same_carrier(sense):
+    for cue, neutral in paired(sense):
+        assert frame(cue) == frame(neutral) and cue.target == neutral.target and cue.cues == neutral.cues, cue.id
+        assert cue_of(cue) != cue_of(neutral)
+
+
+@pytest.mark.parametrize("sense", [*SENSES, *CONTROLS])
+def test_slots_stand_on_both_sides_of_the_target_and_not_beside_it(sense):
+    cues = [cue for cue, _ in paired(sense)]
+    before = sum(case.cues[0].start < case.target.start for case in cues)
+    assert 0.4 <= before / len(cues) <= 0.6
+    assert sum(distance(case) > 0 for case in cues) >= len(cues) / 3
 
 
 def test_acid_is_never_told_by_the_next_character_alone():
-    followed = [case.sense for case in load_cases("apple").cases if case.text[case.target.end :][:1] == "酸"]
-    assert followed.count("acid") == 8
-    assert followed.count("fruit") >= 3
+    followed = [case.sense for case in cases_of("apple", *SENSES) if case.text[case.target.end :][:1] == "酸"]
+    assert followed.count("acid") >= 20
+    assert followed.count("fruit") >= 20
 
 
-def test_every_case_has_a_cue_and_no_cue_word_stands_more_than_twice(shipped):
+def test_senses_has_two_dozen_words_with_eight_sentences_a_sense():
+    by_word: dict[str, Counter[str]] = {}
+    for case in load_cases("senses").cases:
+        by_word.setdefault(case.meta["word"], Counter())[case.sense] += 1
+        assert case.target.cut(case.text) == case.meta["word"]
+    assert len(by_word) >= 24
+    assert all(len(senses) >= 2 and min(senses.values()) >= 8 for senses in by_word.values())
+
+
+def test_english_has_the_words_of_the_literature_with_eight_sentences_a_sense():
+    by_word: dict[str, Counter[str]] = {}
+    for case in load_cases("english").cases:
+        by_word.setdefault(case.meta["word"], Counter())[case.sense] += 1
+    assert {"bank", "bat", "mouse", "cell", "apple"} <= set(by_word) and len(by_word) >= 10
+    assert all(len(senses) >= 2 and min(senses.values()) >= 8 for senses in by_word.values())
+
+
+def test_every_case_has_a_cue_and_no_cue_word_recurs_often(shipped):
     assert all(case.cues for case in shipped.cases)
-    assert max(Counter(cue_of(case) for case in shipped.cases).values()) <= 2
+    # once in a minimal group, once in a single sentence, once in a control
+    most = 3 if shipped.name == "apple" else 2
+    assert max(Counter(cue_of(case) for case in shipped.cases).values()) <= most
 
 
 def test_cues_stand_on_both_sides_and_at_many_distances(shipped):
@@ -83,6 +139,8 @@ def test_cues_stand_on_both_sides_and_at_many_distances(shipped):
     before = sum(case.cues[0].start < case.target.start for case in shipped.cases)
     assert 0.4 <= before / len(distances) <= 0.6
     assert sum(gap > 0 for gap in distances) >= len(distances) / 3
+    if shipped.language == "en":
+        return  # words, not characters, keep cue and target apart
     assert set(range(9)) <= set(distances)
     assert max(distances) <= 15
 
@@ -97,10 +155,22 @@ def test_no_two_sentences_of_different_groups_share_half_their_four_grams(shippe
 
 
 def test_the_characters_beside_the_target_do_not_give_the_sense_of_apple_away():
-    assert neighbour_gain(load_cases("apple").cases) <= 0.15
+    assert neighbour_gain(cases_of("apple", *SENSES)) <= 0.15
+    assert neighbour_gain(load_cases("apple").cases, splits=50) <= 0.15
+
+
+@pytest.mark.parametrize("name", ["senses", "english"])
+def test_the_characters_beside_the_target_do_not_give_the_sense_of_any_word_away(name):
+    words: dict[str, list[Case]] = {}
+    for case in load_cases(name).cases:
+        words.setdefault(case.meta["word"], []).append(case)
+    gains = {word: neighbour_gain(cases) for word, cases in words.items()}
+    assert max(gains.values()) <= 0.15, gains
 
 
 def test_every_case_has_room_for_a_control_but_two_that_the_issue_words(shipped):
+    if shipped.language == "en":
+        return  # counted in Chinese characters
     without = {case.text for case in shipped.cases if not room_for_controls(case)}
     assert without <= {"我喜欢苹果", "他讨厌菠菜"}
 
@@ -110,9 +180,10 @@ def test_cases_of_one_group_share_their_carrier(shipped):
     for case in shipped.cases:
         groups.setdefault(case.group, []).append(case.text)
     groups.pop("", None)
-    for texts in groups.values():
+    for name, texts in groups.items():
         assert len(texts) > 1
-        assert all(min(texts, key=len) in text for text in texts)
+        frames = {frame(case) for case in shipped.cases if case.group == name}
+        assert len(frames) == 1 or all(min(texts, key=len) in text for text in texts)
 
 
 # --- the guards themselves ------------------------------------------------------------------------------------
