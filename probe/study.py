@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 
 from probe.capture import capture_prepared, prepare
@@ -28,7 +28,7 @@ from probe.report import render_report
 from probe.routes import Route, route_of
 from probe.runs import RunFolder
 from probe.selfcheck import CheckReport, check_model
-from probe.story import Story, page_of
+from probe.story import Page, Story, page_of
 
 Progress = Callable[[str, int, int], None]  # stage, done, total
 
@@ -43,7 +43,9 @@ class StudySettings:
     layers: frozenset[int] | None = None
     heads: frozenset[int] | None = None
     cut: bool = True
-    cut_cases: int = 400
+    state_cases: int = 4000
+    """With more cases states are not kept, since they would fill the memory."""
+    cut_cases: int = 500
     """At most so many cases have their edges cut in every layer at once, spread over the set: three passes a case."""
     layer_cut_cases: int = 48
     """At most so many of these are also cut layer by layer: 2 × layers passes a case."""
@@ -67,6 +69,11 @@ class StudySettings:
             cache=self.cache,
         )
 
+    def shown(self) -> dict[str, object]:
+        """The settings as config.yaml has them: no path of this machine."""
+        values = {name: sorted(v) if isinstance(v, frozenset) else v for name, v in asdict(self).items()}
+        return {**values, "cache": self.cache is not None}
+
 
 def run_report(
     loaded: LoadedModel,
@@ -86,7 +93,8 @@ def run_report(
         check = check_model(loaded)
     with folder.stage("tokenise"):
         items = prepare(loaded, case_set.cases, cut=settings.cut_to_fit)
-    observed = _observe(loaded, route, items, settings=settings, folder=folder, tell=tell)
+    with folder.stream_table("observations") as append:
+        observed = observe(loaded, route, items, settings=settings, folder=folder, append=append, tell=tell)
     pairs = crossed_pairs(items, most=settings.sentences)
     with folder.stage("crossed pairs"):
         crossed = crossed_frame(observed, pairs, _crossed_effects(loaded, route, items, pairs, settings))
@@ -95,71 +103,79 @@ def run_report(
     folder.write_table("results", results)
     if len(crossed):
         folder.write_table("crossed", crossed, formats=("csv",))
-    folder.write_table("cases", _case_frame(items), formats=("csv",))
+    folder.write_table("cases", case_frame(items), formats=("csv",))
     _record(folder, loaded, case_set, settings, check)
     story = Story(
         loaded=loaded, case_set=case_set, observed=observed, results=results, crossed=crossed, check=check,
         route=route, language=settings.language,
     )  # fmt: skip
     with folder.stage("page"):
-        _write_page(folder, story)
+        write_page(folder, page_of(story), language=settings.language)
     return check
 
 
-def _write_page(folder: RunFolder, story: Story) -> None:
-    page = page_of(story)
+def write_page(folder: RunFolder, page: Page, *, language: Language) -> None:
+    """The page and its pictures, as files of the run folder."""
     for name, png in page.pictures.items():
         folder.write_bytes(f"figures/{name}", png)
     html = render_report(
-        page.sections, title=page.title, subtitle=page.subtitle, language=story.language,
+        page.sections, title=page.title, subtitle=page.subtitle, language=language,
         manifest_rows=page.provenance,
     )  # fmt: skip
     folder.write_text("report.html", html)
 
 
-def _observe(
+def observe(
     loaded: LoadedModel,
     route: Route,
     items: tuple[Prepared, ...],
     *,
     settings: StudySettings,
     folder: RunFolder,
+    append: Callable[[pd.DataFrame], None],
     tell: Progress,
 ) -> Observed:
+    """Everything measured on one model's prepared cases; observations go to `append` as they come."""
     values = np.empty((0, 0, 0, 0), dtype=np.float32)  # [case, measure, layer, head]
     target_rows: dict[int, Floats] = {}
     layers, heads = route.layers, tuple(range(route.heads))
-    with folder.stream_table("observations") as append:
-        with folder.stage("capture"):
-            stream = capture_prepared(
-                loaded, items, options=settings.options(), route=route,
-                progress=lambda done, total: tell("capture", done, total),
-            )  # fmt: skip
-            for place, one in enumerate(stream):
-                found = focus(one)
-                if place == 0:
-                    layers, heads = one.layers, one.heads
-                    values = np.empty((len(items), *found.shape), dtype=np.float32)
-                values[place] = found
-                if place < settings.sentences:
-                    target_rows[place] = merged_row(one, one.target)
-                if (place + 1) % _CHUNK == 0 or place + 1 == len(items):
-                    start = place // _CHUNK * _CHUNK
-                    append(
-                        observation_frame(
-                            values[start : place + 1], model=loaded.name, layers=layers, heads=heads,
-                            cases=[item.case.id for item in items[start : place + 1]], seed=settings.seed,
-                        )
-                    )  # fmt: skip
-        with folder.stage("cut edges"):
-            chosen = _spread(items, settings.cut_cases)
-            cuts = _cut(loaded, route, [items[place] for place in chosen], settings, tell) if chosen else None
-        observed = Observed(
-            model=loaded.name, items=items, layers=layers, heads=heads, focus=values, cuts=cuts,
-            cut_cases=tuple(chosen), target_rows=target_rows, seed=settings.seed,
+    with_states = _names_senses(items) and len(items) <= settings.state_cases
+    readout = default_readout(causal=loaded.kind == "decoder")
+    states: list[Floats] = []
+    contexts: list[Floats] = []
+    with folder.stage("capture"):
+        stream = capture_prepared(
+            loaded, items, options=replace(settings.options(), states=with_states), route=route,
+            progress=lambda done, total: tell("capture", done, total),
         )  # fmt: skip
-        if cuts is not None:
-            append(cut_observation_frame(observed, cuts))
+        for place, one in enumerate(stream):
+            found = focus(one)
+            if place == 0:
+                layers, heads = one.layers, one.heads
+                values = np.empty((len(items), *found.shape), dtype=np.float32)
+            values[place] = found
+            if place < settings.sentences:
+                target_rows[place] = merged_row(one, one.target)
+            if with_states:
+                states.append(read_state(one, readout))
+                contexts.append(context_embedding(one))
+            if (place + 1) % _CHUNK == 0 or place + 1 == len(items):
+                start = place // _CHUNK * _CHUNK
+                append(
+                    observation_frame(
+                        values[start : place + 1], model=loaded.name, layers=layers, heads=heads,
+                        cases=[item.case.id for item in items[start : place + 1]], seed=settings.seed,
+                    )
+                )  # fmt: skip
+    with folder.stage("cut edges"):
+        chosen = _spread(items, settings.cut_cases)
+        cuts = _cut(loaded, route, [items[place] for place in chosen], settings, tell) if chosen else None
+    observed = Observed(
+        model=loaded.name, items=items, layers=layers, heads=heads, focus=values, cuts=cuts,
+        cut_cases=tuple(chosen), target_rows=target_rows, seed=settings.seed,
+    )  # fmt: skip
+    if cuts is not None:
+        append(cut_observation_frame(observed, cuts))
     return observed
 
 
@@ -196,9 +212,8 @@ def _spread(items: Sequence[Prepared], most: int) -> list[int]:
     return [places[int(index)] for index in np.linspace(0, len(places) - 1, most)]
 
 
-def _case_frame(items: Sequence[Prepared]) -> Any:
-    import pandas as pd
-
+def case_frame(items: Sequence[Prepared]) -> pd.DataFrame:
+    """The cases table: one row a case, as this model's tokenizer has it."""
     return pd.DataFrame(
         {
             "case": [item.case.id for item in items],
@@ -218,8 +233,7 @@ def _record(
     folder: RunFolder, loaded: LoadedModel, case_set: CaseSet, settings: StudySettings, check: CheckReport
 ) -> None:
     config = {
-        **{name: sorted(value) if isinstance(value, frozenset) else value for name, value in asdict(settings).items()},
-        "cache": settings.cache is not None,
+        **settings.shown(),
         "model": loaded.name,
         "cases": case_set.name,
         "device": loaded.device.type,
