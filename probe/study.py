@@ -43,9 +43,7 @@ class StudySettings:
     layers: frozenset[int] | None = None
     heads: frozenset[int] | None = None
     cut: bool = True
-    state_cases: int = 4000
-    """With more cases states are not kept, since they would fill the memory."""
-    cut_cases: int = 500
+    cut_cases: int = 400
     """At most so many cases have their edges cut in every layer at once, spread over the set: three passes a case."""
     layer_cut_cases: int = 48
     """At most so many of these are also cut layer by layer: 2 × layers passes a case."""
@@ -139,13 +137,9 @@ def observe(
     values = np.empty((0, 0, 0, 0), dtype=np.float32)  # [case, measure, layer, head]
     target_rows: dict[int, Floats] = {}
     layers, heads = route.layers, tuple(range(route.heads))
-    with_states = _names_senses(items) and len(items) <= settings.state_cases
-    readout = default_readout(causal=loaded.kind == "decoder")
-    states: list[Floats] = []
-    contexts: list[Floats] = []
     with folder.stage("capture"):
         stream = capture_prepared(
-            loaded, items, options=replace(settings.options(), states=with_states), route=route,
+            loaded, items, options=settings.options(), route=route,
             progress=lambda done, total: tell("capture", done, total),
         )  # fmt: skip
         for place, one in enumerate(stream):
@@ -156,9 +150,6 @@ def observe(
             values[place] = found
             if place < settings.sentences:
                 target_rows[place] = merged_row(one, one.target)
-            if with_states:
-                states.append(read_state(one, readout))
-                contexts.append(context_embedding(one))
             if (place + 1) % _CHUNK == 0 or place + 1 == len(items):
                 start = place // _CHUNK * _CHUNK
                 append(
