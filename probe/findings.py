@@ -1,7 +1,7 @@
 """From one model's observations to results: estimates with intervals, and what stands out, chosen and scored apart."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice, permutations
 from typing import Any
@@ -11,8 +11,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from probe.captures import Prepared
+from probe.contrasts import is_neutral
 from probe.experiments.causes import EVERYWHERE, CutEffects
 from probe.measures.focus import FOCUS, Measure
+from probe.measures.states import Readout
 from probe.rowtap import Layer
 from probe.stats import Estimate, bootstrap
 
@@ -39,11 +41,33 @@ class Observed:
     cut_cases: tuple[int, ...]  # which cases the rows of `cuts` are
     target_rows: Mapping[int, Floats]  # merged rows of the targets that are kept for the page: [layer, head, key]
     seed: int
+    states: Floats | None = None  # at the readout: [case, state layer, dim]
+    context: Floats | None = None  # mean input embedding of the other words: [case, dim]
+    readout: Readout = "target"
 
     def values(self, measure: Measure) -> Floats:
-        """Values of one measure: [case, layer, head]."""
+        """Values of one measure: [case, layer, head]; NaN for a neutral case, whose marked word is no cue."""
         grid: Floats = self.focus[:, FOCUS.index(measure)]
+        if {measure.query, measure.key} & {"cue", "control"}:
+            return np.where(self.neutral[:, None, None], np.nan, grid)
         return grid
+
+    @cached_property
+    def neutral(self) -> NDArray[np.bool_]:
+        """Which cases are the neutral ones of a minimal group."""
+        return np.array([is_neutral(item) for item in self.items])
+
+    @cached_property
+    def cue_cuts(self) -> CutEffects | None:
+        """The cut effects without the neutral cases, whose marked word is no cue."""
+        if self.cuts is None:
+            return None
+        hidden = self.neutral[list(self.cut_cases)][:, None]
+        return replace(
+            self.cuts,
+            cue=np.where(hidden, np.nan, self.cuts.cue),
+            control=np.where(hidden, np.nan, self.cuts.control),
+        )
 
     @cached_property
     def units(self) -> tuple[str, ...]:
@@ -86,8 +110,8 @@ def results_of(observed: Observed) -> pd.DataFrame:
     frames = [_focus_frame(observed, measure) for measure in FOCUS]
     for cue, control in ((MASS_ON_CUE, MASS_ON_CONTROL), (MASS_BACK, CONTROL_BACK)):
         frames.append(_difference_frame(observed, cue, control))
-    if observed.cuts is not None:
-        frames.extend(_cut_frames(observed, observed.cuts))
+    if observed.cue_cuts is not None:
+        frames.extend(_cut_frames(observed, observed.cue_cuts))
     return pd.concat(frames, ignore_index=True)
 
 
@@ -293,5 +317,6 @@ def _result_frame(
     frame["estimate"] = found.mean.ravel()
     frame["low"], frame["high"] = found.low.ravel(), found.high.ravel()
     frame["control"] = np.nan if control is None else control
+    frame["p"], frame["p_max"] = np.nan, np.nan  # means are described; minimal groups are tested (polysemy)
     order = ["model", "stack", "layer", "head", "query", "key", "weighting", "measure", "contrast", "unit"]
-    return frame[[*order, "n", "estimate", "low", "high", "control"]]
+    return frame[[*order, "n", "estimate", "low", "high", "control", "p", "p_max"]]

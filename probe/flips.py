@@ -120,6 +120,6 @@ def _sign_blocks(units: Sequence[int], total: int, *, exact: bool, seed: int) ->
         size = min(_BLOCK, total - start)
         if exact:
             numbers = np.arange(start, start + size)[:, None]
-            yield [1.0 - 2.0 * ((numbers >> np.arange(units[0])) & 1)]
+            yield [(1 - 2 * ((numbers >> np.arange(units[0])) & 1)).astype(np.float64)]
         else:
-            yield [1.0 - 2.0 * rng.integers(0, 2, size=(size, count)) for count in units]
+            yield [1.0 - 2.0 * rng.integers(0, 2, size=(size, count)).astype(np.float64) for count in units]

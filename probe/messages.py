@@ -463,6 +463,187 @@ MESSAGES: dict[str, Message] = {
         en="other cue cut",
         zh="切断另一个",
     ),
+    # Senses
+    "senses.cause": Message(
+        en="Minimal groups: the cut edge to the cue moves the reading word more than the edge to a neutral word in the same slot for {more}; no difference can be shown for {none} (sign flips over cue words, corrected over contrasts).",
+        zh="最小对立组：与同一位置上的中性词相比，切断通向线索词的边使读取词移动更多的有 {more}；看不出差别的有 {none}（按线索词做符号翻转检验，并对各组对比校正）。",
+    ),
+    "senses.heads": Message(
+        en="Heads that read the cue rather than the neutral word (max-T over every head, {directions} directions and all contrasts, {total} heads each): {hits}. An uncorrected test would have named {uncorrected}.",
+        zh="更关注线索词而非中性词的头（对所有头、{directions} 个方向和全部对比做 max-T 校正，每项 {total} 个头）：{hits}。不校正的检验会报出 {uncorrected} 个。",
+    ),
+    "senses.states": Message(
+        en="Senses in the states ({readout}): nearest centroid with one group left out is right in {best} of {cases} cases at state layer {layer} ({senses} senses), {first} at the embedding and {last} at the last layer. Without any state: {context} from the mean embedding of the other words, {neighbours} from the two characters beside the target, {frequent} from the most frequent sense.",
+        zh="状态中的义项（{readout}）：留出一组的最近质心法在第 {layer} 个状态层对 {cases} 个例句的正确率为 {best}（{senses} 个义项），嵌入层为 {first}，最后一层为 {last}。不用状态时：其他词的平均嵌入 {context}，目标词两侧的两个字 {neighbours}，最常见义项 {frequent}。",
+    ),
+    "senses.states_invisible": Message(
+        en="Senses in the states: not visible. The states are the same in all cases, because a causal mask hides what comes later.",
+        zh="状态中的义项：不可见。因果掩码遮住了后面的内容，所有例句的状态相同。",
+    ),
+    "senses.states_few": Message(
+        en=" Left out, with fewer than three sentences: {names}.",
+        zh=" 例句少于三个而未计入：{names}。",
+    ),
+    "senses.contrasts": Message(
+        en="Heads and causes in minimal groups",
+        zh="最小对立组中的头与因果",
+    ),
+    "senses.contrasts_text": Message(
+        en="A group is one carrier sentence with a cue or with a neutral word of its own in one slot. The unit is the cue word. p is two-sided, from sign flips, and holds over every head, direction and contrast printed here (max-T); heads below {level} may be claimed. 香蕉 and 华为手机 are controls in which no sense changes: heads that also stand out there tell words apart, not senses.",
+        zh="一组是同一个句子框架，同一位置填入线索词或它自己的中性词。单元是线索词。p 为双侧，来自符号翻转，对这里列出的所有头、方向和对比同时成立（max-T）；低于 {level} 的头才可以声称。“香蕉”和“华为手机”是义项不变的对照：在那里也突出的头区分的是词，不是义项。",
+    ),
+    "senses.thin": Message(
+        en="Too few cue words to claim a head (fewer than {fewest}): {names}.",
+        zh="线索词太少（不足 {fewest} 个），不能声称某个头：{names}。",
+    ),
+    "senses.contrasts_table": Message(
+        en="Attention mass: cue minus neutral word in the same slot",
+        zh="注意力：同一位置上线索词减中性词",
+    ),
+    "senses.cuts_table": Message(
+        en="Cut edge in every layer: effect of the cue minus effect of the neutral word",
+        zh="在所有层切断边：线索词的影响减中性词的影响",
+    ),
+    "senses.groups": Message(
+        en="Example groups",
+        zh="例组",
+    ),
+    "senses.groups_text": Message(
+        en="The first group of each of the first contrasts, chosen by order and not by what they show; the row of the target in the head that differs most for that contrast.",
+        zh="按顺序取前几项对比的第一组，不按结果挑选；图中是该对比差异最大的头里目标词的一行。",
+    ),
+    "senses.group": Message(
+        en="{contrast}: layer {layer}, head {head}",
+        zh="{contrast}：第 {layer} 层第 {head} 头",
+    ),
+    "senses.row_cue": Message(
+        en="cue",
+        zh="线索词",
+    ),
+    "senses.row_neutral": Message(
+        en="neutral",
+        zh="中性词",
+    ),
+    "senses.senses": Message(
+        en="Where the senses come apart",
+        zh="义项在哪里分开",
+    ),
+    "senses.states_text": Message(
+        en="States are read at {readout}, centred per layer on the training groups. State layer 0 is the embedding, where one row of the table serves every sense.",
+        zh="状态取自{readout}，按层以训练组居中。第 0 个状态层是嵌入，同一行服务于所有义项。",
+    ),
+    "senses.not_visible": Message(
+        en="Not visible at state layer {layers}: the states are the same in all cases there.",
+        zh="在第 {layers} 个状态层不可见：那里所有例句的状态相同。",
+    ),
+    "senses.states_curve": Message(
+        en="Sense accuracy by state layer",
+        zh="各状态层的义项正确率",
+    ),
+    "senses.states_alt": Message(
+        en="Line chart: accuracy of nearest centroid by state layer with 95 % interval, and three baselines as flat lines.",
+        zh="折线图：各状态层最近质心法的正确率及 95 % 区间，三条基线为水平线。",
+    ),
+    "senses.states_table": Message(
+        en="Senses in the states",
+        zh="状态中的义项",
+    ),
+    "senses.accuracy": Message(
+        en="accuracy",
+        zh="正确率",
+    ),
+    "senses.line_states": Message(
+        en="states, one group left out",
+        zh="状态（留出一组）",
+    ),
+    "senses.line_context": Message(
+        en="mean embedding of the other words",
+        zh="其他词的平均嵌入",
+    ),
+    "senses.line_neighbours": Message(
+        en="two characters beside the target",
+        zh="目标词两侧的两个字",
+    ),
+    "senses.line_frequent": Message(
+        en="most frequent sense",
+        zh="最常见义项",
+    ),
+    "senses.readout_target": Message(
+        en="the target",
+        zh="目标词",
+    ),
+    "senses.readout_cue": Message(
+        en="the cue",
+        zh="线索词",
+    ),
+    "senses.readout_later": Message(
+        en="the later of target and cue",
+        zh="目标词与线索词中靠后的一个",
+    ),
+    "senses.readout_last": Message(
+        en="the last token",
+        zh="最后一个词元",
+    ),
+    "senses.col_contrast": Message(
+        en="contrast",
+        zh="对比",
+    ),
+    "senses.col_direction": Message(
+        en="direction",
+        zh="方向",
+    ),
+    "senses.col_words": Message(
+        en="cue words",
+        zh="线索词数",
+    ),
+    "senses.col_heads": Message(
+        en="heads, corrected",
+        zh="头数（校正）",
+    ),
+    "senses.col_uncorrected": Message(
+        en="uncorrected",
+        zh="未校正",
+    ),
+    "senses.col_best": Message(
+        en="strongest (layer.head)",
+        zh="最强（层.头）",
+    ),
+    "senses.col_difference": Message(
+        en="difference",
+        zh="差",
+    ),
+    "senses.col_p": Message(
+        en="p",
+        zh="p",
+    ),
+    "senses.col_low": Message(
+        en="low",
+        zh="下限",
+    ),
+    "senses.col_high": Message(
+        en="high",
+        zh="上限",
+    ),
+    "senses.col_state_layer": Message(
+        en="state layer",
+        zh="状态层",
+    ),
+    "senses.col_accuracy": Message(
+        en="accuracy",
+        zh="正确率",
+    ),
+    "senses.col_silhouette": Message(
+        en="silhouette",
+        zh="轮廓系数",
+    ),
+    "senses.col_within": Message(
+        en="cosine within",
+        zh="同义项余弦",
+    ),
+    "senses.col_across": Message(
+        en="cosine across",
+        zh="异义项余弦",
+    ),
     # Figures
     "figure.layer": Message(en="layer", zh="层"),
     "figure.head": Message(en="head", zh="头"),

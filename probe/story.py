@@ -24,6 +24,7 @@ from probe.findings import (
 from probe.measures.focus import Measure
 from probe.messages import Language, message
 from probe.models import LoadedModel
+from probe.polysemy_story import Polysemy, sense_sections, sense_words
 from probe.report import Picture, Section, SentenceMap, SentenceMaps, Table
 from probe.routes import Route
 from probe.selfcheck import CheckReport
@@ -47,6 +48,7 @@ class Story:
     check: CheckReport
     route: Route
     language: Language
+    polysemy: Polysemy
 
     def say(self, key: str, /, **values: object) -> str:
         """A string of the message table in the page's language."""
@@ -69,6 +71,7 @@ def page_of(story: Story) -> Page:
     pictures: dict[str, bytes] = {}
     sections = (
         _summary(story),
+        *sense_sections(story.polysemy, pictures),
         _causes(story, pictures),
         _maps(story, pictures),
         _sentences(story),
@@ -93,6 +96,7 @@ def _summary(story: Story) -> Section:
         *_mass_words(story),
         *_head_words(story),
         *_crossed_words(story),
+        *sense_words(story.polysemy),
         _sink_words(story),
     ]
     return Section(key="findings", title=story.say("findings"), text=tuple(text))
@@ -120,7 +124,7 @@ def _what_was_read(story: Story) -> str:
 
 
 def _cause_words(story: Story) -> Iterator[str]:
-    cuts = story.observed.cuts
+    cuts = story.observed.cue_cuts
     if cuts is None:
         yield story.say("no_cuts", reason=story.route.reason or "--no-cut")
         return
@@ -158,7 +162,7 @@ def _mass_words(story: Story) -> Iterator[str]:
         "mass", cue=_percent(mass.mean), control=_percent(matched.mean), difference=_points(story, gap),
         verdict=_verdict(story, gap), cases=int(both.sum()),
     )  # fmt: skip
-    cuts = story.observed.cuts
+    cuts = story.observed.cue_cuts
     if cuts is not None and not np.isnan(cuts.cue[:, 0] - cuts.control[:, 0]).all():
         effect = mean_interval(cuts.cue[:, 0] - cuts.control[:, 0], cut_units(story.observed), seed=story.observed.seed)
         if effect.excludes_zero != gap.excludes_zero or (effect.mean > 0) != (gap.mean > 0):
@@ -341,9 +345,9 @@ def _kinds(story: Story) -> Section:
         known = ~np.isnan(grid).all((1, 2))
         column[known] = np.nanmean(grid[known], axis=(1, 2))
     effect, effect_control = np.full(len(mass), np.nan), np.full(len(mass), np.nan)
-    if observed.cuts is not None and observed.cut_cases:
-        effect[list(observed.cut_cases)] = observed.cuts.cue[:, 0]
-        effect_control[list(observed.cut_cases)] = observed.cuts.control[:, 0]
+    if observed.cue_cuts is not None and observed.cut_cases:
+        effect[list(observed.cut_cases)] = observed.cue_cuts.cue[:, 0]
+        effect_control[list(observed.cut_cases)] = observed.cue_cuts.control[:, 0]
     rows = []
     for sense in senses:
         chosen = np.array([item.case.sense == sense for item in observed.items])

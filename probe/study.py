@@ -1,7 +1,7 @@
 """The look at one model: cases in, a run folder out. Stages meet in files, so that each number can be traced."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +11,7 @@ import torch
 from probe.capture import capture_prepared, prepare
 from probe.captures import CaptureOptions, Prepared
 from probe.cases import CaseSet
+from probe.contrasts import NEUTRAL
 from probe.experiments.causes import CutEffects, cut_effects
 from probe.findings import (
     Floats,
@@ -22,8 +23,17 @@ from probe.findings import (
     results_of,
 )
 from probe.measures.focus import focus, merged_row
+from probe.measures.states import context_embedding, default_readout, read_state
 from probe.messages import Language
 from probe.models import LoadedModel
+from probe.polysemy import (
+    contrast_results,
+    cut_contrasts,
+    head_contrasts,
+    sense_states,
+    state_frame,
+)
+from probe.polysemy_story import Polysemy
 from probe.report import render_report
 from probe.routes import Route, route_of
 from probe.runs import RunFolder
@@ -43,7 +53,9 @@ class StudySettings:
     layers: frozenset[int] | None = None
     heads: frozenset[int] | None = None
     cut: bool = True
-    cut_cases: int = 400
+    state_cases: int = 4000
+    """With more cases states are not kept, since they would fill the memory."""
+    cut_cases: int = 500
     """At most so many cases have their edges cut in every layer at once, spread over the set: three passes a case."""
     layer_cut_cases: int = 48
     """At most so many of these are also cut layer by layer: 2 × layers passes a case."""
@@ -97,19 +109,36 @@ def run_report(
     with folder.stage("crossed pairs"):
         crossed = crossed_frame(observed, pairs, _crossed_effects(loaded, route, items, pairs, settings))
     with folder.stage("statistics"):
+        polysemy = polysemy_of(observed, language=settings.language)
+        contrasts = contrast_results(observed, polysemy.heads, polysemy.cuts)
         results = results_of(observed)
-    folder.write_table("results", results)
+    folder.write_table("results", pd.concat([results, contrasts], ignore_index=True))
+    if polysemy.states is not None:
+        folder.write_table("states", state_frame(loaded.name, polysemy.states), formats=("csv",))
     if len(crossed):
         folder.write_table("crossed", crossed, formats=("csv",))
     folder.write_table("cases", case_frame(items), formats=("csv",))
     _record(folder, loaded, case_set, settings, check)
     story = Story(
         loaded=loaded, case_set=case_set, observed=observed, results=results, crossed=crossed, check=check,
-        route=route, language=settings.language,
+        route=route, language=settings.language, polysemy=polysemy,
     )  # fmt: skip
     with folder.stage("page"):
         write_page(folder, page_of(story), language=settings.language)
     return check
+
+
+def polysemy_of(observed: Observed, *, language: Language) -> Polysemy:
+    """The numbers about senses, as far as the cases allow any."""
+    states = None
+    if observed.states is not None and observed.context is not None:
+        states = sense_states(
+            observed.items, observed.states, observed.context, readout=observed.readout, seed=observed.seed
+        )
+    return Polysemy(
+        observed=observed, heads=head_contrasts(observed), cuts=cut_contrasts(observed), states=states,
+        language=language,
+    )  # fmt: skip
 
 
 def write_page(folder: RunFolder, page: Page, *, language: Language) -> None:
@@ -137,9 +166,13 @@ def observe(
     values = np.empty((0, 0, 0, 0), dtype=np.float32)  # [case, measure, layer, head]
     target_rows: dict[int, Floats] = {}
     layers, heads = route.layers, tuple(range(route.heads))
+    with_states = _names_senses(items) and len(items) <= settings.state_cases
+    readout = default_readout(causal=loaded.kind == "decoder")
+    states: list[Floats] = []
+    contexts: list[Floats] = []
     with folder.stage("capture"):
         stream = capture_prepared(
-            loaded, items, options=settings.options(), route=route,
+            loaded, items, options=replace(settings.options(), states=with_states), route=route,
             progress=lambda done, total: tell("capture", done, total),
         )  # fmt: skip
         for place, one in enumerate(stream):
@@ -150,6 +183,9 @@ def observe(
             values[place] = found
             if place < settings.sentences:
                 target_rows[place] = merged_row(one, one.target)
+            if with_states:
+                states.append(read_state(one, readout))
+                contexts.append(context_embedding(one))
             if (place + 1) % _CHUNK == 0 or place + 1 == len(items):
                 start = place // _CHUNK * _CHUNK
                 append(
@@ -163,11 +199,16 @@ def observe(
         cuts = _cut(loaded, route, [items[place] for place in chosen], settings, tell) if chosen else None
     observed = Observed(
         model=loaded.name, items=items, layers=layers, heads=heads, focus=values, cuts=cuts,
-        cut_cases=tuple(chosen), target_rows=target_rows, seed=settings.seed,
+        cut_cases=tuple(chosen), target_rows=target_rows, seed=settings.seed, readout=readout,
+        states=np.stack(states) if with_states else None, context=np.stack(contexts) if with_states else None,
     )  # fmt: skip
     if cuts is not None:
         append(cut_observation_frame(observed, cuts))
     return observed
+
+
+def _names_senses(items: Sequence[Prepared]) -> bool:
+    return len({item.case.sense for item in items} - {"", NEUTRAL}) > 1
 
 
 def _cut(

@@ -17,7 +17,7 @@ ORDER = (
     *("buildonce", "advice", "e5file", "e5tokenizer", "embedded", "hub", "adapters", "sources", "anatomy", "models"),
     *("rows", "edits", "rowtap", "routes", "fitting", "captures", "capture", "selfcheck"),
     *("measures", "stats", "flips", "contrasts", "experiments", "findings"),
-    *("messages", "colours", "figures", "report", "runs", "story", "study"),
+    *("polysemy", "messages", "colours", "figures", "report", "runs", "polysemy_story", "story", "study"),
     *("chat", "glance", "terminal", "__main__"),
 )
 HOMES = {

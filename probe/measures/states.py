@@ -103,7 +103,8 @@ def silhouette(states: NDArray[np.floating], senses: Sequence[str]) -> Floats:
     nearest = means.min(-1)
     with np.errstate(invalid="ignore"):
         score = np.where(size[own] > 1, (nearest - within) / np.maximum(within, nearest), 0.0)
-    return score.mean(1)
+    mean: Floats = score.mean(1)
+    return mean
 
 
 def cosines_by_sense(states: NDArray[np.floating], senses: Sequence[str]) -> tuple[Floats, Floats]:
