@@ -8,11 +8,23 @@ if TYPE_CHECKING:
     from probe.capture import prepare
     from probe.captures import Capture, CaptureOptions, Prepared, load_capture, save_capture
     from probe.cases import Case, CaseSet, case_of, load_cases, shipped_sets
+    from probe.contrasts import contrasts_of, differences, slot_pairs
     from probe.edits import EdgeEdit, HeadEdit
     from probe.errors import CijingError
     from probe.experiments.causes import CutEffects, cut_effects
     from probe.figures import head_map, layer_curve, png_bytes, save_png, sentence_map
+    from probe.flips import benjamini_hochberg, flip_tests
     from probe.measures.focus import FOCUS, Measure, focus, merged_row
+    from probe.measures.states import (
+        context_embedding,
+        cosines_by_sense,
+        default_readout,
+        most_frequent_sense,
+        read_state,
+        sense_accuracy,
+        silhouette,
+        two_characters_rule,
+    )
     from probe.models import KnownModel, LoadedModel, known_models, load_model, model_from_parts
     from probe.report import Picture, Section, Table, render_report
     from probe.routes import Route, batch_for, route_of
@@ -20,16 +32,19 @@ if TYPE_CHECKING:
     from probe.runs import RunFolder, open_run
     from probe.selfcheck import CheckItem, CheckReport, check_model
     from probe.spans import Span, TokenMap, labels_of, merge_rows, tokenize, tokens_of, words_of
+    from probe.stats import bootstrap
     from probe.study import StudySettings, run_report
 
 __all__ = [
     "FOCUS", "Capture", "CaptureOptions", "Case", "CaseSet", "CheckItem", "CheckReport", "CijingError", "CutEffects",
     "EdgeEdit", "HeadEdit", "KnownModel", "Layer", "LoadedModel", "Measure", "Picture", "Prepared", "Route",
     "RowRequest", "RunFolder", "Section", "Span", "StudySettings", "Table", "TokenMap", "attached", "batch_for",
-    "capture_cases", "case_of", "check_model", "cut_effects", "focus", "head_map", "known_models", "labels_of",
-    "layer_curve", "load_capture", "load_cases", "load_model", "merge_rows", "merged_row", "model_from_parts",
-    "open_run", "png_bytes", "prepare", "render_report", "route_of", "run_report", "save_capture", "save_png",
-    "sentence_map", "shipped_sets", "tap", "tokenize", "tokens_of", "words_of",
+    "benjamini_hochberg", "bootstrap", "capture_cases", "case_of", "check_model", "context_embedding", "contrasts_of",
+    "cosines_by_sense", "cut_effects", "default_readout", "differences", "flip_tests", "focus", "head_map",
+    "known_models", "labels_of", "layer_curve", "load_capture", "load_cases", "load_model", "merge_rows", "merged_row",
+    "model_from_parts", "most_frequent_sense", "open_run", "png_bytes", "prepare", "read_state", "render_report",
+    "route_of", "run_report", "save_capture", "save_png", "sense_accuracy", "sentence_map", "shipped_sets",
+    "silhouette", "slot_pairs", "tap", "tokenize", "tokens_of", "two_characters_rule", "words_of",
 ]  # fmt: skip
 
 # Names and not imports, or `python -m probe --help` would wait for torch.
@@ -37,11 +52,23 @@ _NAMES_OF = {
     "capture": ("capture_cases", "prepare"),
     "captures": ("Capture", "CaptureOptions", "Prepared", "load_capture", "save_capture"),
     "cases": ("Case", "CaseSet", "case_of", "load_cases", "shipped_sets"),
+    "contrasts": ("contrasts_of", "differences", "slot_pairs"),
     "edits": ("EdgeEdit", "HeadEdit"),
     "errors": ("CijingError",),
     "experiments.causes": ("CutEffects", "cut_effects"),
     "figures": ("head_map", "layer_curve", "png_bytes", "save_png", "sentence_map"),
+    "flips": ("benjamini_hochberg", "flip_tests"),
     "measures.focus": ("FOCUS", "Measure", "focus", "merged_row"),
+    "measures.states": (
+        "context_embedding",
+        "cosines_by_sense",
+        "default_readout",
+        "most_frequent_sense",
+        "read_state",
+        "sense_accuracy",
+        "silhouette",
+        "two_characters_rule",
+    ),
     "models": ("KnownModel", "LoadedModel", "known_models", "load_model", "model_from_parts"),
     "report": ("Picture", "Section", "Table", "render_report"),
     "routes": ("Route", "batch_for", "route_of"),
@@ -49,6 +76,7 @@ _NAMES_OF = {
     "runs": ("RunFolder", "open_run"),
     "selfcheck": ("CheckItem", "CheckReport", "check_model"),
     "spans": ("Span", "TokenMap", "labels_of", "merge_rows", "tokenize", "tokens_of", "words_of"),
+    "stats": ("bootstrap",),
     "study": ("StudySettings", "run_report"),
 }
 _HOMES = {name: module for module, names in _NAMES_OF.items() for name in names}
