@@ -107,13 +107,14 @@ def head_map(
     label: str,
     significant: NDArray[np.bool_] | None = None,
     centre: float | None = None,
+    limits: tuple[float, float] | None = None,
     heads: Sequence[str] = (),
     language: Language = "en",
 ) -> Figure:
     """Draw one cell a head. NaN is grey, an exact zero is white with a ring; `significant` heads are framed.
 
     grid [layer, head]; `heads` names the columns where they are not all heads
-    from 0. With `centre` the colours diverge from it, evenly to both sides.
+    from 0. With `centre` the colours diverge from it, evenly to both sides. `limits` gives several maps one scale.
     """
     grid = np.asarray(grid, dtype=float)  # [layer, head]
     if grid.ndim != 2 or grid.shape[0] != len(layers) or not grid.size:
@@ -125,7 +126,7 @@ def head_map(
     cell = float(np.clip(4.0 / max(grid.shape), 0.12, 0.33))  # inches
     width, height = cell * grid.shape[1], cell * grid.shape[0]
     figure, axes, bar = _canvas(width=width, height=height, left=0.75, title=title)
-    low, high = _limits(grid, centre)
+    low, high = limits or colour_limits([grid], centre=centre)
     cmap = _sequential() if centre is None else _diverging()
     sns.heatmap(
         grid, ax=axes, cbar_ax=bar, cmap=cmap, vmin=low, vmax=high,
@@ -141,6 +142,18 @@ def head_map(
     return figure
 
 
+def colour_limits(grids: Sequence[NDArray[Any]], *, centre: float | None = None) -> tuple[float, float]:
+    """Give the scale that several maps share, so that one colour means one number in all of them."""
+    values = np.concatenate([np.asarray(grid, dtype=float).ravel() for grid in grids])
+    finite = values[np.isfinite(values)]
+    if centre is not None:
+        reach = float(np.abs(finite - centre).max(initial=0.0)) or 1.0
+        return centre - reach, centre + reach
+    low = min(0.0, float(finite.min(initial=0.0)))
+    high = float(finite.max(initial=low))
+    return low, high if high > low else low + 1.0
+
+
 def layer_curve(
     frame: pd.DataFrame,
     *,
@@ -152,11 +165,13 @@ def layer_curve(
     label: str,
     series: str | None = None,
     zero: bool = True,
+    across: str = "",
     language: Language = "en",
 ) -> Figure:
     """Draw `y` against the layer `x` with its interval `low` to `high`, one line for each value of `series`.
 
     All five name columns of `frame`. Rows whose `y` is NaN leave a gap. `zero` draws the line of no effect.
+    `across` names what `x` is where it is no layer's number.
     """
     absent = [column for column in (x, y, low, high, series) if column and column not in frame.columns]
     if absent:
@@ -169,8 +184,8 @@ def layer_curve(
         axes.plot(rows[x], rows[y], label=str(name), linewidth=1.5, markersize=4.5, **style)
     if zero:
         axes.axhline(0, color=_QUIET, linewidth=0.7, zorder=0)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_xlabel(message("figure.layer", language), fontproperties=_font(9.5), color=_QUIET)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=not across))
+    axes.set_xlabel(across or message("figure.layer", language), fontproperties=_font(9.5), color=_QUIET)
     axes.set_ylabel(label, fontproperties=_font(9.5), color=_QUIET, parse_math=False)
     _dress_axes(axes)
     if series is not None:
@@ -206,7 +221,7 @@ def sentence_map(
     figure, axes, bar = _canvas(
         width=column * len(labels), height=row * len(rows), left=0.95, title=title, above=top, below=0.45
     )
-    low, high = _limits(weights, None)
+    low, high = colour_limits([weights])
     sns.heatmap(
         weights, ax=axes, cbar_ax=bar, cmap=_sequential(), vmin=low, vmax=high,
         linewidths=0.4, linecolor="white", xticklabels=False, yticklabels=False,
@@ -292,16 +307,6 @@ def _diverging() -> Colormap:
     return LinearSegmentedColormap.from_list(
         "cijing-diverging", ["#173f74", "#5b8db8", "#eceeee", "#d98a5c", "#8f2413"]
     )
-
-
-def _limits(grid: NDArray[np.float64], centre: float | None) -> tuple[float, float]:
-    finite = grid[np.isfinite(grid)]
-    if centre is not None:
-        reach = float(np.abs(finite - centre).max(initial=0.0)) or 1.0
-        return centre - reach, centre + reach
-    low = min(0.0, float(finite.min(initial=0.0)))
-    high = float(finite.max(initial=low))
-    return low, high if high > low else low + 1.0
 
 
 def _canvas(
