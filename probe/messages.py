@@ -122,6 +122,10 @@ MESSAGES: dict[str, Message] = {
         en="{count} cases were read, {cued} with a cue word ({units} distinct cues), in {layers} attention layers of {heads} heads each.",
         zh="共读 {count} 个例句，其中 {cued} 个标有线索词（{units} 个不同的线索）；模型有 {layers} 个注意力层，每层 {heads} 个头。",
     ),
+    "study.neutral": Message(
+        en=" {count} more hold a neutral word in the place of a cue; they stand in minimal groups only.",
+        zh=" 另有 {count} 个在线索词的位置上是中性词，只用于最小对立组。",
+    ),
     "study.not_visible": Message(
         en=" In {count} of them the target cannot see the cue: the mask hides later words from it, so there is no number, rather than 0.",
         zh=" 其中 {count} 个的目标词看不到线索词：掩码遮住了后面的词，因此没有数值，而不是 0。",
@@ -323,6 +327,15 @@ MESSAGES: dict[str, Message] = {
         en="Own cue against the other's cue",
         zh="自己的线索词与另一个的线索词",
     ),
+    "study.reference": Message(en="Beside random weights", zh="与随机权重并列"),
+    "study.reference_text": Message(
+        en="The same numbers, on the same cases, for this model and for one of the same shape whose weights were drawn at random: one draw, an effect size and no test.",
+        zh="在同样的例句上，本模型与一个结构相同、权重随机的模型的同样数值：只抽取一次，是效应大小，不是检验。",
+    ),
+    "study.reference_table": Message(en="Effect sizes beside random weights", zh="与随机权重并列的效应大小"),
+    "study.col_model": Message(en="model", zh="模型"),
+    "study.col_slot_gap": Message(en="cue − neutral cut", zh="切断线索词减中性词"),
+    "study.col_accuracy": Message(en="sense accuracy", zh="义项正确率"),
     "study.checks": Message(
         en="Can the numbers be believed?",
         zh="这些数字可信吗？",
@@ -644,6 +657,162 @@ MESSAGES: dict[str, Message] = {
         en="cosine across",
         zh="异义项余弦",
     ),
+    # Two models on the same cases
+    "comparison.title": Message(en="Two models on {cases}", zh="两个模型读 {cases}"),
+    "comparison.subtitle": Message(en="A: {a} · B: {b} · {count} cases", zh="A：{a} · B：{b} · {count} 个例句"),
+    "comparison.findings": Message(en="What differs", zh="有什么不同"),
+    "comparison.read": Message(
+        en="A is {a}, B is {b}. Both were shown the same {count} cases; {paired} of them are compared, those that both saw with the same text. Differences are B − A, case by case.",
+        zh="A 是 {a}，B 是 {b}。两者读了同样的 {count} 个例句；其中两者所见文本相同的 {paired} 个参与比较。差都是逐例的 B − A。",
+    ),
+    "comparison.identical": Message(
+        en="A and B gave exactly the same numbers in every case, layer and head: every difference is exactly 0.",
+        zh="A 与 B 在每个例句、每层、每头上给出的数值完全相同：所有的差恰为 0。",
+    ),
+    "comparison.cause": Message(
+        en="Cause: with the edge to the cue cut in every layer and head, the reading word's last state moves by {a} of its length in A and by {b} in B. The difference is {difference} percentage points over {cases} cases ({units} cues): {verdict}.",
+        zh="因果：在所有层和头中切断通向线索词的边，读取词的最后一层状态在 A 中移动其长度的 {a}，在 B 中移动 {b}。{cases} 个例句（{units} 个线索）上的差为 {difference} 个百分点：{verdict}。",
+    ),
+    "comparison.cause_control": Message(
+        en="Above a matched control word, the cue moves the state by {a} points in A and by {b} in B; the difference is {difference} percentage points: {verdict}.",
+        zh="减去匹配对照词的影响后，线索词使状态移动 A 中 {a}、B 中 {b} 个百分点；差为 {difference} 个百分点：{verdict}。",
+    ),
+    "comparison.cause_same_tokens": Message(
+        en="Over the {cases} cases whose target and cues take as many tokens in both, the difference of the cue's effect is {difference} percentage points: {verdict}.",
+        zh="在目标词与线索词的词元数两者相同的 {cases} 个例句上，线索词影响的差为 {difference} 个百分点：{verdict}。",
+    ),
+    "comparison.other_edge": Message(
+        en="In {count} cases the edge that can be cut is not the same one in both, since one of the two reads forwards only; these are left out of the pairs.",
+        zh="有 {count} 个例句中两者可切断的边不是同一条（其中一个只能向前读）；它们不参与配对。",
+    ),
+    "comparison.no_cuts": Message(
+        en="Effects of cut edges are not compared ({reason}), so this page describes attention and says nothing about what it does.",
+        zh="没有比较切断边的影响（{reason}），因此本页只描述注意力，不说明它起什么作用。",
+    ),
+    "comparison.no_pairs": Message(en="no case has an edge to cut in both", zh="没有在两者中都可切断边的例句"),
+    "comparison.claims": Message(
+        en="Heads: {claimed} of {cells} (heads × directions) give the cue or the target a different share of attention in B than in A (sign-flip test over cue words, max-T over all of them, p < 0.05).",
+        zh="头：{cells} 个（头 × 方向）中有 {claimed} 个在 B 中给线索词或目标词的注意力比例与 A 不同（对线索词做符号翻转检验，对全部取 max-T，p < 0.05）。",
+    ),
+    "comparison.thin": Message(
+        en="Heads: fewer than {fewest} distinct cue words have a number in both models, so the differences are described and not tested.",
+        zh="头：两个模型中都有数值的不同线索词少于 {fewest} 个，因此对差只作描述，不作检验。",
+    ),
+    "comparison.unlike": Message(
+        en="A has {a_layers} attention layers of {a_heads} heads, B has {b_layers} of {b_heads}, or they are not the same modules: head and head cannot be paired. Curves by relative depth stand in their place, layer / (layers − 1): 0 is the first layer and 1 the last.",
+        zh="A 有 {a_layers} 个注意力层、每层 {a_heads} 个头，B 有 {b_layers} 层、每层 {b_heads} 个头，或模块不同：头与头无法配对。这里改用相对深度的曲线，即 层号 /（层数 − 1）：0 为第一层，1 为最后一层。",
+    ),
+    "comparison.tokens": Message(
+        en="Tokens: the target takes {a} tokens in A and {b} in B on average, and a different number in {differ} of {cases} cases.",
+        zh="词元：目标词平均在 A 中占 {a} 个词元，在 B 中占 {b} 个；{cases} 个例句中有 {differ} 个的词元数不同。",
+    ),
+    "comparison.verdict_more": Message(en="more in B", zh="B 更多"),
+    "comparison.verdict_less": Message(en="less in B", zh="B 更少"),
+    "comparison.verdict_none": Message(en="no difference can be shown", zh="看不出差别"),
+    "comparison.verdict_thin": Message(en="too few units for an interval", zh="单元太少，没有区间"),
+    "comparison.verdict_zero": Message(en="exactly the same", zh="完全相同"),
+    "comparison.causes": Message(en="What the edge to the cue does in both", zh="通向线索词的边在两者中起什么作用"),
+    "comparison.causes_text": Message(
+        en="The same edge of the same case is cut in both models, in every layer or in one layer at a time, and the move of the reading word's last state is measured as a share of that state's length in that model.",
+        zh="在两个模型中切断同一例句的同一条边，在所有层同时切断，或每次只在一层切断；量读取词最后一层状态的移动，以该模型中该状态长度的比例表示。",
+    ),
+    "comparison.cut_table": Message(
+        en="Edge cut in every layer, the same cases in both", zh="在所有层切断边，两者用相同的例句"
+    ),
+    "comparison.of_cue": Message(en="edge to the cue", zh="通向线索词的边"),
+    "comparison.of_control": Message(en="edge to the matched control", zh="通向匹配对照词的边"),
+    "comparison.of_difference": Message(en="cue − control", zh="线索词 − 对照词"),
+    "comparison.cut_curve": Message(
+        en="Effect of the edge to the cue, cut in one layer", zh="只在一层切断通向线索词的边的影响"
+    ),
+    "comparison.mass_curve": Message(
+        en="Mass on the cue by layer, mean over heads", zh="各层给线索词的注意力质量（对头平均）"
+    ),
+    "comparison.curve_alt": Message(
+        en="Line chart, a line for A and one for B on one scale, with 95 % intervals: {what}.",
+        zh="折线图，A 与 B 各一条线，同一刻度，附 95 % 区间：{what}。",
+    ),
+    "comparison.moved": Message(en="move of the last state", zh="末层状态的移动"),
+    "comparison.share": Message(en="share of the row", zh="占该行的比例"),
+    "comparison.difference_unit": Message(en="difference of shares", zh="比例之差"),
+    "comparison.depth": Message(en="relative depth, 0 first, 1 last", zh="相对深度（0 首层，1 末层）"),
+    "comparison.attention": Message(en="Where attention goes in both", zh="注意力在两者中去了哪里"),
+    "comparison.maps_text": Message(
+        en="One cell a head. The maps of A and B have one scale; in the map of B − A red is more in B and blue more in A, and a framed head may be claimed. A head of A and the head at its place in B are the same head only where one model was made from the other.",
+        zh="每格一个头。A 与 B 的图用同一色标；在 B − A 的图中，红色表示 B 更多，蓝色表示 A 更多，加框的头可以下结论。只有一个模型由另一个得来时，相同位置的头才是同一个头。",
+    ),
+    "comparison.map_cue": Message(
+        en="{side}: mass from the target to the cue", zh="{side}：目标词给线索词的注意力质量"
+    ),
+    "comparison.map_back": Message(
+        en="{side}: mass from the cue to the target", zh="{side}：线索词给目标词的注意力质量"
+    ),
+    "comparison.map_alt": Message(
+        en="Heat map, a row for each layer and a column for each head: {what}.", zh="热图，每行一层，每列一头：{what}。"
+    ),
+    "comparison.heads_table": Message(
+        en="Largest differences (sorted after the fact; p is corrected over all heads and both directions)",
+        zh="差最大的头（事后排序；p 已对所有头和两个方向校正）",
+    ),
+    "comparison.to_cue": Message(en="target → cue", zh="目标词 → 线索词"),
+    "comparison.to_target": Message(en="cue → target", zh="线索词 → 目标词"),
+    "comparison.sentences": Message(en="Sentence beside sentence", zh="逐句对照"),
+    "comparison.sentences_text": Message(
+        en="The target's row in A and below it in B, over the smallest slices of the text that are whole tokens in both; special tokens are added up in front. One scale for both.",
+        zh="目标词在 A 中的行，其下是在 B 中的行；按两者中都由完整词元组成的最小文本片段排列，特殊标记合并放在最前。两者同一色标。",
+    ),
+    "comparison.sentences_mean": Message(
+        en="The two have different heads, so each row is the mean over the heads of a layer.",
+        zh="两者的头不同，因此每行是该层各头的平均。",
+    ),
+    "comparison.special": Message(en="special", zh="特殊"),
+    "comparison.confound": Message(en="Tokens per word", zh="每个词的词元数"),
+    "comparison.confound_text": Message(
+        en="Mass on a word is summed over its tokens and the row of a word is the mean over its tokens, so a model that cuts words into more tokens is measured another way. Where the numbers differ, read a difference between the models with this table beside it.",
+        zh="一个词得到的注意力是其各词元之和，一个词的行是其各词元的平均，因此把词切得更碎的模型是以另一种方式被测量的。词元数不同时，看两个模型的差要与此表对照。",
+    ),
+    "comparison.confound_table": Message(en="Tokens, mean over cases", zh="词元数，对例句取平均"),
+    "comparison.tokens_target": Message(en="target", zh="目标词"),
+    "comparison.tokens_cue": Message(en="cues", zh="线索词"),
+    "comparison.tokens_text": Message(en="whole text", zh="整个文本"),
+    "comparison.checks": Message(en="Can the numbers of {side} be believed?", zh="{side} 的数字可信吗？"),
+    "comparison.checks_text": Message(en="{model}; path of the rows: {path}.", zh="{model}；取行路径：{path}。"),
+    "comparison.reading": Message(en="How to read this", zh="怎样阅读"),
+    "comparison.reading_pairs": Message(
+        en="Every difference is taken within a case and averaged by cue word; intervals are 95 % bootstraps over cue words. They hold for these two models and these sentences.",
+        zh="每个差都在同一例句内计算，再按线索词平均；区间是对线索词做的 95 % 自助法区间，只对这两个模型和这些句子成立。",
+    ),
+    "comparison.reading_claims": Message(
+        en="That a head differs says that the two models read these sentences differently there. It does not say that either reads cues: two random models differ as well. What an edge does is shown by cutting it.",
+        zh="某个头有差别，说明两个模型在那里读这些句子的方式不同，并不说明哪一个在读线索词：两个随机模型也会不同。边起什么作用，要靠切断它来看。",
+    ),
+    "comparison.reading_zero": Message(
+        en="A difference of exactly 0 is printed as 0 and drawn with a ring: the two computed the same number.",
+        zh="恰为 0 的差写作 0，在图中画一个圈：两者算出了同一个数。",
+    ),
+    "comparison.reading_control": Message(
+        en="The matched control word is chosen among the tokens of each model, so with different tokenizers it may be another word in each.",
+        zh="匹配对照词是在各模型的词元中选的，分词方式不同时可能不是同一个词。",
+    ),
+    "comparison.col_edge": Message(en="edge", zh="边"),
+    "comparison.col_a": Message(en="A", zh="A"),
+    "comparison.col_b": Message(en="B", zh="B"),
+    "comparison.col_gap": Message(en="B − A", zh="B − A"),
+    "comparison.col_low": Message(en="low", zh="下限"),
+    "comparison.col_high": Message(en="high", zh="上限"),
+    "comparison.col_n": Message(en="cues", zh="线索数"),
+    "comparison.col_cases": Message(en="cases", zh="例句数"),
+    "comparison.col_stack": Message(en="stack", zh="部分"),
+    "comparison.col_layer": Message(en="layer", zh="层"),
+    "comparison.col_head": Message(en="head", zh="头"),
+    "comparison.col_direction": Message(en="direction", zh="方向"),
+    "comparison.col_p": Message(en="p (max-T)", zh="p（max-T）"),
+    "comparison.col_word": Message(en="of", zh="对象"),
+    "comparison.col_differ": Message(en="cases that differ", zh="不同的例句数"),
+    "comparison.by_side": Message(en="{side}: model", zh="{side}：模型"),
+    "comparison.by_weights": Message(en="{side}: weights, SHA-256", zh="{side}：权重 SHA-256"),
+    "comparison.by_device": Message(en="{side}: device, precision", zh="{side}：设备与精度"),
+    "comparison.by_cases": Message(en="cases", zh="例句"),
     # Figures
     "figure.layer": Message(en="layer", zh="层"),
     "figure.head": Message(en="head", zh="头"),

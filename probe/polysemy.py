@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from probe.captures import Prepared
 from probe.contrasts import FEWEST_UNITS, NEUTRAL, SlotPair, contrasts_of, differences, slot_pairs
-from probe.findings import MASS_BACK, MASS_ON_CUE, Observed
+from probe.findings import MASS_BACK, MASS_ON_CONTROL, MASS_ON_CUE, Observed
 from probe.flips import FlipTest, flip_tests
 from probe.measures.focus import FOCUS, Measure
 from probe.measures.states import (
@@ -260,6 +260,36 @@ def best_head(one: HeadContrast) -> tuple[int, int]:
     return int(layer), int(head)
 
 
+@dataclass(frozen=True, kw_only=True)
+class EffectSizes:
+    """A few numbers of one model on some cases, to stand beside those of another; NaN where there is none."""
+
+    model: str
+    mass_cue: float
+    mass_control: float
+    effect_cue: float
+    effect_control: float
+    slot_gap: float  # cut edge, cue minus neutral word in the same slot
+    accuracy: float  # best state layer
+
+
+def effect_sizes(observed: Observed, states: SenseStates | None) -> EffectSizes:
+    """Means over cases and heads, without units or intervals: for the comparison with random weights."""
+    mass, control = (observed.values(measure) for measure in (MASS_ON_CUE, MASS_ON_CONTROL))
+    both = np.isnan(mass) | np.isnan(control)
+    cuts, slots = observed.cue_cuts, cut_contrasts(observed)
+    paired = None if cuts is None else ~np.isnan(cuts.cue[:, 0] - cuts.control[:, 0])
+    return EffectSizes(
+        model=observed.model,
+        mass_cue=_mean(mass[~both]),
+        mass_control=_mean(control[~both]),
+        effect_cue=_mean(cuts.cue[paired, 0]) if cuts is not None else np.nan,
+        effect_control=_mean(cuts.control[paired, 0]) if cuts is not None else np.nan,
+        slot_gap=_mean(np.concatenate([one.gaps for one in slots])) if slots else np.nan,
+        accuracy=float(np.nanmax(states.accuracy)) if states and not np.isnan(states.accuracy).all() else np.nan,
+    )
+
+
 def example_pairs(items: Sequence[Prepared], *, most: int = 3) -> list[SlotPair]:
     """The first group of each of the first contrasts: chosen by order, not by what they show."""
     pairs = slot_pairs(items)
@@ -302,6 +332,11 @@ def _cut_row(observed: Observed, one: CutContrast) -> pd.DataFrame:
         "control": np.nan, "p": np.nan, "p_max": one.p,
     }  # fmt: skip
     return pd.DataFrame([row])
+
+
+def _mean(values: NDArray[np.floating]) -> float:
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if known.size else float("nan")
 
 
 def _word(item: Prepared) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from probe.cases import CaseSet
+from probe.contrasts import is_neutral
 from probe.experiments.causes import EVERYWHERE
 from probe.figures import head_map, layer_curve, png_bytes
 from probe.findings import (
@@ -24,6 +25,7 @@ from probe.findings import (
 from probe.measures.focus import Measure
 from probe.messages import Language, message
 from probe.models import LoadedModel
+from probe.polysemy import EffectSizes
 from probe.polysemy_story import Polysemy, sense_sections, sense_words
 from probe.report import Picture, Section, SentenceMap, SentenceMaps, Table
 from probe.routes import Route
@@ -49,6 +51,7 @@ class Story:
     route: Route
     language: Language
     polysemy: Polysemy
+    reference: tuple[EffectSizes, ...]
 
     def say(self, key: str, /, **values: object) -> str:
         """A string of the message table in the page's language."""
@@ -77,6 +80,7 @@ def page_of(story: Story) -> Page:
         _sentences(story),
         _kinds(story),
         *_crossed(story),
+        *_reference(story),
         _checks(story),
         _reading(story),
     )
@@ -105,16 +109,19 @@ def _summary(story: Story) -> Section:
 def _what_was_read(story: Story) -> str:
     items = story.observed.items
     seen = ~np.isnan(story.observed.values(MASS_ON_CUE)).all((1, 2))
-    with_cue = sum(bool(item.cues) for item in items)
+    cued = [bool(item.cues) and not is_neutral(item) for item in items]
+    with_cue = sum(cued)
     controlled = ~np.isnan(story.observed.values(MASS_ON_CONTROL)).all((1, 2))
     text = story.say(
         "read",
         count=len(items),
         cued=with_cue,
-        units=len({unit for unit, item in zip(story.observed.units, items, strict=True) if item.cues}),
+        units=len({unit for unit, ok in zip(story.observed.units, cued, strict=True) if ok}),
         layers=len(story.observed.layers),
         heads=len(story.observed.heads),
     )
+    if len(items) - with_cue and story.observed.neutral.any():
+        text += story.say("neutral", count=int(story.observed.neutral.sum()))
     if with_cue - int(seen.sum()):
         text += story.say("not_visible", count=with_cue - int(seen.sum()))
     if int(seen.sum()) - int((seen & controlled).sum()):
@@ -384,6 +391,22 @@ def _crossed(story: Story) -> Iterator[Section]:
         source="tables/crossed.csv",
     )
     yield Section(key="crossed", title=story.say("crossed"), text=(story.say("crossed_text"),), tables=(table,))
+
+
+def _reference(story: Story) -> Iterator[Section]:
+    if not story.reference:
+        return
+    names = ("model", "effect_cue", "effect_control", "slot_gap", "mass_cue", "mass_control", "accuracy")
+    rows = tuple(
+        (one.model, *(None if np.isnan(value) else value for value in (
+            one.effect_cue, one.effect_control, one.slot_gap, one.mass_cue, one.mass_control, one.accuracy,
+        )))
+        for one in story.reference
+    )  # fmt: skip
+    table = Table(
+        caption=story.say("reference_table"), columns=tuple(story.say(f"col_{name}") for name in names), rows=rows
+    )
+    yield Section(key="reference", title=story.say("reference"), text=(story.say("reference_text"),), tables=(table,))
 
 
 def _checks(story: Story) -> Section:

@@ -13,6 +13,7 @@ from probe.captures import CaptureOptions, Prepared
 from probe.cases import CaseSet
 from probe.contrasts import NEUTRAL
 from probe.experiments.causes import CutEffects, cut_effects
+from probe.experiments.reference import random_twin
 from probe.findings import (
     Floats,
     Observed,
@@ -27,8 +28,10 @@ from probe.measures.states import context_embedding, default_readout, read_state
 from probe.messages import Language
 from probe.models import LoadedModel
 from probe.polysemy import (
+    EffectSizes,
     contrast_results,
     cut_contrasts,
+    effect_sizes,
     head_contrasts,
     sense_states,
     state_frame,
@@ -59,6 +62,8 @@ class StudySettings:
     """At most so many cases have their edges cut in every layer at once, spread over the set: three passes a case."""
     layer_cut_cases: int = 48
     """At most so many of these are also cut layer by layer: 2 × layers passes a case."""
+    reference_cases: int = 96
+    """At most so many cases are also run through a model of random weights; 0 leaves the reference out."""
     sentences: int = 500
     """At most so many sentences stand on the page."""
     seed: int = 0
@@ -112,6 +117,8 @@ def run_report(
         polysemy = polysemy_of(observed, language=settings.language)
         contrasts = contrast_results(observed, polysemy.heads, polysemy.cuts)
         results = results_of(observed)
+    with folder.stage("random reference"):
+        reference = _reference(loaded, items, settings=settings, folder=folder)
     folder.write_table("results", pd.concat([results, contrasts], ignore_index=True))
     if polysemy.states is not None:
         folder.write_table("states", state_frame(loaded.name, polysemy.states), formats=("csv",))
@@ -122,6 +129,7 @@ def run_report(
     story = Story(
         loaded=loaded, case_set=case_set, observed=observed, results=results, crossed=crossed, check=check,
         route=route, language=settings.language, polysemy=polysemy,
+        reference=reference,
     )  # fmt: skip
     with folder.stage("page"):
         write_page(folder, page_of(story), language=settings.language)
@@ -139,6 +147,39 @@ def polysemy_of(observed: Observed, *, language: Language) -> Polysemy:
         observed=observed, heads=head_contrasts(observed), cuts=cut_contrasts(observed), states=states,
         language=language,
     )  # fmt: skip
+
+
+def _reference(
+    loaded: LoadedModel, items: tuple[Prepared, ...], *, settings: StudySettings, folder: RunFolder
+) -> tuple[EffectSizes, ...]:
+    """The same few numbers of this model and of one with random weights, on the same cases, whole groups of them."""
+    some = _whole_groups(items, settings.reference_cases)
+    if not some:
+        return ()
+    small = replace(settings, sentences=0, layer_cut_cases=0, cache=None)
+    sizes = []
+    for model in (loaded, random_twin(loaded, seed=settings.seed)):
+        observed = observe(
+            model, route_of(model), some, settings=small, folder=folder,
+            append=lambda frame: None, tell=lambda stage, done, total: None,
+        )  # fmt: skip
+        sizes.append(effect_sizes(observed, polysemy_of(observed, language=settings.language).states))
+    return tuple(sizes)
+
+
+def _whole_groups(items: Sequence[Prepared], most: int) -> tuple[Prepared, ...]:
+    """At most `most` cases, spread over the set, no group torn apart."""
+    groups: dict[str, list[Prepared]] = {}
+    for place, item in enumerate(items):
+        groups.setdefault(item.case.group or f"case {place}", []).append(item)
+    members = list(groups.values())
+    share = min(1.0, most / max(len(items), 1))
+    chosen = (
+        members
+        if share == 1
+        else [members[int(i)] for i in np.linspace(0, len(members) - 1, int(len(members) * share))]
+    )
+    return tuple(item for group in chosen for item in group)
 
 
 def write_page(folder: RunFolder, page: Page, *, language: Language) -> None:

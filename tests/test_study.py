@@ -72,7 +72,7 @@ def test_every_number_can_be_traced_to_a_table(planted):
     ]  # fmt: skip
     assert list(results.columns) == [
         "model", "stack", "layer", "head", "query", "key", "weighting", "measure", "contrast", "unit", "n",
-        "estimate", "low", "high", "control",
+        "estimate", "low", "high", "control", "p", "p_max",
     ]  # fmt: skip
     one = observations[
         (observations["measure"] == "attention mass")
