@@ -6,9 +6,9 @@ import shutil
 # Tests run in as many processes as there are cores; threads on top of that only wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import pytest  # noqa: E402
+import pytest
 
-from tests.browsing import FLAGS  # noqa: E402
+from tests.browsing import FLAGS
 
 
 @pytest.fixture(scope="module")
