@@ -120,9 +120,10 @@ def memory_increase(prepare: Callable[..., Work], *arguments: Any) -> int:
 
 def _increase_here(prepare: Callable[..., Work], arguments: Sequence[Any]) -> int:
     torch.set_num_threads(1)
-    _return_freed_memory_at_once()
+    _return_freed_memory()
     work = prepare(*arguments)
     gc.collect()
+    _return_freed_memory()
     before = _resident_now() if _forget_peak() else _peak()
     kept = work()
     increase = _peak() - before
@@ -130,10 +131,16 @@ def _increase_here(prepare: Callable[..., Work], arguments: Sequence[Any]) -> in
     return increase
 
 
-def _return_freed_memory_at_once() -> None:
-    """Otherwise the peak is what the allocator keeps for later, which varies by half from run to run."""
-    with contextlib.suppress(OSError, AttributeError):  # glibc only
-        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 1 << 16)
+def _return_freed_memory() -> None:
+    """Give free memory back now, and every large block from now on when it is freed (glibc only).
+
+    Otherwise what loading left free hides as much of the work's need, and the peak is what the allocator keeps for
+    later, which varies by half from run to run.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        libc = ctypes.CDLL(None)
+        libc.mallopt(_M_MMAP_THRESHOLD, 1 << 16)
+        libc.malloc_trim(0)
 
 
 def _forget_peak() -> bool:

@@ -1,5 +1,7 @@
 """The command line: `python -m probe report | attend | check | models`. Each command loads what it needs itself."""
 
+import errno
+import logging
 import os
 import re
 import signal
@@ -17,8 +19,10 @@ if TYPE_CHECKING:
 
 DEFAULT_MODEL = "builtin:e5-small"
 MOST = 4096  # layers or heads that a list like 0-11 may name
+LARGEST = 2**31 - 1  # seeds and counts stand in tables as int32
 # Typer brings its own click and names only this one of its classes; its ancestors are all other usage errors.
 USAGE_ERRORS = tuple(kind for kind in typer.BadParameter.__mro__ if issubclass(kind, Exception))[:-1]
+STOPPED = 130
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 app = typer.Typer(
@@ -52,6 +56,20 @@ def _bytes(text: str) -> int:
     return size
 
 
+def _picture_file(text: str) -> Path:
+    """Read the name of a picture: a PNG under another ending would not open."""
+    if Path(text).suffix.lower() != ".png" or "\0" in text:
+        raise typer.BadParameter(f"{text!r}: allowed is a file ending in .png")
+    return Path(text)
+
+
+def _folder(text: str) -> Path:
+    """Read the name of a folder; an empty one, often an unset variable, would mean the working folder."""
+    if not text.strip() or "\0" in text:
+        raise typer.BadParameter(f"{text!r}: allowed is the name of a folder")
+    return Path(text)
+
+
 SOURCES = "builtin:NAME, hub id, folder, adapter folder or GGUF file."
 Model = Annotated[str, typer.Option("--model", "-m", metavar="MODEL", help=SOURCES)]
 Device = Annotated[str, typer.Option(metavar="DEVICE", help="auto, cpu, cuda, cuda:1 or mps.")]
@@ -72,7 +90,7 @@ def report(
         "relations"
     ),
     model: Model = DEFAULT_MODEL,
-    out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Run folder. [default: runs/NAME]")] = None,
+    out: Annotated[Any, typer.Option(parser=_folder, metavar="FOLDER", help="Run folder. [default: runs/NAME]")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier run in that folder.")] = False,
     language: Annotated[Literal["en", "zh"], typer.Option(help="Language of the page.")] = "en",
     device: Device = "auto",
@@ -82,24 +100,30 @@ def report(
     layers: Layers = None,
     heads: Heads = None,
     cut: Annotated[bool, typer.Option("--cut/--no-cut", help="Also cut edges and measure what that changes.")] = True,
-    cut_cases: Annotated[int, typer.Option(min=1, help="At most so many cases have their edges cut.")] = 400,
+    cut_cases: Annotated[
+        int, typer.Option(min=1, max=LARGEST, help="At most so many cases have their edges cut.")
+    ] = 400,
     layer_cut_cases: Annotated[
-        int, typer.Option(min=0, help="At most so many of these are also cut layer by layer.")
+        int, typer.Option(min=0, max=LARGEST, help="At most so many of these are also cut layer by layer.")
     ] = 48,
-    sentences: Annotated[int, typer.Option(min=0, help="At most so many sentences stand on the page.")] = 500,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of all that is drawn at random.")] = 0,
-    batch_tokens: Annotated[int, typer.Option(min=1, help="Tokens of a batch, padding included.")] = 4096,
+    sentences: Annotated[
+        int, typer.Option(min=0, max=LARGEST, help="At most so many sentences stand on the page.")
+    ] = 500,
+    seed: Annotated[int, typer.Option(min=0, max=LARGEST, help="Seed of all that is drawn at random.")] = 0,
+    batch_tokens: Annotated[int, typer.Option(min=1, max=LARGEST, help="Tokens of a batch, padding included.")] = 4096,
     memory_budget: Budget = None,
     cut_to_fit: CutToFit = False,
-    cache: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Keep captures here and use them again.")] = None,
+    cache: Annotated[
+        Any, typer.Option(parser=_folder, metavar="FOLDER", help="Keep captures here and use them again.")
+    ] = None,
 ) -> None:
     """Write a run folder about a set of cases: page, figures, tables and manifest."""
     from probe.cases import load_cases
-    from probe.runs import open_run
+    from probe.runs import folder_name, open_run
     from probe.terminal import show_progress
 
     case_set = load_cases(cases)
-    target = out or Path("runs") / case_set.name
+    target = out or Path("runs") / folder_name(case_set.name)
     with open_run(target, force=force) as folder:
         from probe.study import StudySettings, run_report
 
@@ -138,7 +162,7 @@ def attend(
     model: Model = DEFAULT_MODEL,
     layers: Layers = None,
     heads: Heads = None,
-    png: Annotated[Path | None, typer.Option(metavar="FILE", help="Also draw the heat map.")] = None,
+    png: Annotated[Any, typer.Option(parser=_picture_file, metavar="FILE", help="Also draw the heat map.")] = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
     revision: Revision = None,
@@ -248,6 +272,8 @@ def run(arguments: list[str]) -> int:
     try:
         code = app(arguments, prog_name="python -m probe", standalone_mode=False)
         sys.stdout.flush()
+        if code == STOPPED:  # Typer turns Ctrl-C into an exit code without a word
+            _say("stopped")
         return code if isinstance(code, int) else 0
     except CijingError as error:
         _say(str(error))
@@ -258,15 +284,30 @@ def run(arguments: list[str]) -> int:
         return 2
     except (KeyboardInterrupt, typer.Abort):
         _say("stopped")
-        return 130
+        return STOPPED
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter complains when it exits
+        _drop_output()
         return 141
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            return _internal(error)
+        _drop_output()
+        _say(f"cannot write {error.filename or 'the output'}: {error.strerror}; make room on that disk")
+        return 2
     except Exception as error:
-        if os.environ.get("CIJING_DEBUG"):
-            raise
-        _say(f"internal error: {type(error).__name__}: {' '.join(str(error).split())} (CIJING_DEBUG=1 shows where)")
-        return 1
+        return _internal(error)
+
+
+def _internal(error: Exception) -> int:
+    if os.environ.get("CIJING_DEBUG"):
+        raise error
+    _say(f"internal error: {type(error).__name__}: {' '.join(str(error).split())} (CIJING_DEBUG=1 shows where)")
+    return 1
+
+
+def _drop_output() -> None:
+    """Send what is still to be printed nowhere, or the interpreter complains about it when it exits."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def main() -> NoReturn:
@@ -276,8 +317,11 @@ def main() -> NoReturn:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     if not os.environ.get("CIJING_DEBUG"):
         warnings.simplefilter("ignore")
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # the caller closed it
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 (open until the end)
+        getattr(sys, name).reconfigure(errors="backslashreplace")
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # where it keeps its cache is no news
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a half-written run folder is removed
     sys.exit(run(sys.argv[1:]))
 

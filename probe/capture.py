@@ -267,7 +267,8 @@ def _windows(items: Sequence[Prepared], size: int) -> Iterator[Sequence[Prepared
 
 
 def _size(count: int) -> str:
-    return f"{count / 1e9:.1f} GB" if count >= 1e8 else f"{count / 1e6:.1f} MB"
+    units = ((1e8, 1e9, "GB"), (1e5, 1e6, "MB"), (0, 1e3, "kB"))
+    return next(f"{count / unit:.1f} {name}" for least, unit, name in units if count >= least)
 
 
 def _list(numbers: Collection[int]) -> str:

@@ -1,8 +1,12 @@
 """Results in, matplotlib figures out: the only home of matplotlib and seaborn, and of the Chinese font."""
 
+import contextlib
+import errno
 import importlib.util
 import io
+import os
 import re
+import secrets
 import unicodedata
 import warnings
 from collections.abc import Sequence
@@ -252,12 +256,19 @@ def png_bytes(figure: Figure) -> bytes:
 
 
 def save_png(figure: Figure, path: Path) -> None:
-    """Write the figure as PNG, the same bytes each time."""
+    """Write the figure as PNG, the same bytes each time; where that fails, what stood there before still does."""
     content = png_bytes(figure)
+    draft = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}.part")
     try:
-        path.write_bytes(content)
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        draft.write_bytes(content)
+        draft.replace(path)
     except OSError as error:
         raise OutputError(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
 
 
 def _draws_chinese(path: Path) -> bool:

@@ -154,6 +154,18 @@ MESSAGES: dict[str, Message] = {
         en="Edges were not cut ({reason}), so this report describes attention and says nothing about what it does.",
         zh="没有切断任何边（{reason}），因此本报告只描述注意力，不说明它起什么作用。",
     ),
+    "study.other_kinds": Message(
+        en="{count} rarer kinds",
+        zh="其余 {count} 类",
+    ),
+    "study.why_no_cue": Message(
+        en="no case names a cue word",
+        zh="没有例句标出线索词",
+    ),
+    "study.why_no_length": Message(
+        en="the words' last states are all zero, so that nothing can be said relative to them",
+        zh="各词的末层状态全为零，无法计算相对变化",
+    ),
     "study.mass": Message(
         en="Mass: averaged over all heads, the target gives {cue} of its attention to the cue and {control} to the matched control, in {cases} cases that have both; the difference is {difference} percentage points: {verdict}. Mass describes; the cut edge tells what it does.",
         zh="注意力：对所有头取平均，目标词把 {cue} 的注意力给线索词，{control} 给匹配对照词（两者都有的 {cases} 个例句）；差为 {difference} 个百分点：{verdict}。注意力质量只是描述，切断边才说明作用。",

@@ -101,6 +101,8 @@ def load_model(
     settings = _Settings(device=where, dtype=_dtype(dtype, where), head=head, code=trust_remote_code)
     access = Access(revision=revision, code=trust_remote_code, progress=progress)
     found = find_source(source, access)
+    if revision and found.origin["source"] in ("folder", "gguf"):
+        raise ModelError(f"{found.name} is local and has no revisions; leave revision {revision!r} out")
     with collected_advice() as advice, _one_line(found.name):
         with without_bars(stubborn=found.gguf is not None):
             model, notes = _load(found, settings)

@@ -5,6 +5,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import secrets
 import shutil
 import time
@@ -117,6 +118,12 @@ class RunFolder:
             self.hashes[file] = hashlib.file_digest(written, "sha256").hexdigest()
 
 
+def folder_name(name: str) -> str:
+    """Give a set's name as the name of one folder: "../a b" becomes "a-b", so that no set chooses where runs go."""
+    words = re.sub(r"[^\w.-]+", "-", name).strip(".-")
+    return words.encode()[:100].decode(errors="ignore") or "run"
+
+
 @contextmanager
 def open_run(path: str | Path, *, force: bool = False) -> Iterator[RunFolder]:
     """Give a run folder to write to, and set it under `path` when the block ends well.
@@ -133,6 +140,7 @@ def open_run(path: str | Path, *, force: bool = False) -> Iterator[RunFolder]:
         with folder.stage("total"):
             yield folder
         folder.write_text(MANIFEST, _manifest(folder, started))
+        _check_target(target, str(path), force=force)  # again: another run may have ended there meanwhile
         with _told(str(path)):
             _set_in_place(place, target)
 
@@ -242,6 +250,8 @@ class _TableStream:
         self.writer: pq.ParquetWriter | None = None
 
     def append(self, frame: pd.DataFrame) -> None:
+        if frame.empty:  # its columns have no types, and would not fit the others'
+            return
         self.waiting.append(_narrow(frame))
         if sum(table.num_rows for table in self.waiting) >= GROUP_ROWS:
             self.flush()

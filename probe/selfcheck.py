@@ -275,7 +275,7 @@ def _padding(evidence: _Evidence, batch: dict[str, Tensor], starts: list[int], n
             rows_gaps.append(float((mine - single.rows[layer][0]).abs().max()))
         for stack, states in together.states.items():
             for a, b in zip(states, single.states[stack], strict=True):
-                gap = (a[place, start : start + length].float() - b[0].float()).norm() / b[0].float().norm()
+                gap = (a[place, start : start + length].float() - b[0].float()).norm() / _length(b[0])
                 states_gaps.append(float(gap))
     # A batch may round as differently as eager and SDPA do on the same text, and no more.
     bound = max(_BATCH_BOUND[evidence.loaded.dtype], 4 * _own_rounding(evidence))
@@ -289,7 +289,7 @@ def _padding(evidence: _Evidence, batch: dict[str, Tensor], starts: list[int], n
 def _own_rounding(evidence: _Evidence) -> float:
     """Largest relative difference of a token's state between the model's eager and SDPA attention."""
     gaps = [
-        float(((a.float() - b.float()).norm(dim=-1) / b.float().norm(dim=-1)).max())
+        float(((a.float() - b.float()).norm(dim=-1) / _length(b, dim=-1)).max())
         for single, (_, output) in zip(evidence.singles, evidence.eager, strict=False)  # no eager: no pairs
         for stack, states in single.states.items()
         for a, b in zip(states, _hidden(output, stack), strict=True)
@@ -379,6 +379,12 @@ def _dtype_tolerance(evidence: _Evidence) -> Iterator[CheckItem]:
 def _compared(name: str, value: float, bound: float, why: str) -> CheckItem:
     # "not <=" also fails a NaN
     return CheckItem(name=name, status="pass" if value <= bound else "fail", value=value, bound=bound, why=why)
+
+
+def _length(states: Tensor, *, dim: int | None = None) -> Tensor:
+    """The length of states to divide by: states that are all zero differ by nothing from themselves."""
+    length: Tensor = states.float().norm(dim=dim)
+    return length.clamp_min(torch.finfo(torch.float32).tiny)
 
 
 def _largest(values: Iterable[float]) -> float:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Literal
 
 from probe import adapters, embedded
 from probe.advice import collected_advice
@@ -47,10 +48,10 @@ def find_source(source: str | Path, access: Access) -> Source:
     text = str(source)
     if text.startswith("builtin:"):
         return _builtin(text, access)
-    path = Path(source).expanduser()
-    if path.is_file():
+    path, kind = _on_disk(text)
+    if kind == "file":
         return _gguf(path, display_name(path))
-    if path.is_dir():
+    if kind == "folder":
         return _folder(path, display_name(path), access, origin={"source": "folder"})
     if isinstance(source, Path) or _looks_like_path(text) or not re.fullmatch(HUB_ID, text):
         raise ModelError(f"no such model: {text!r}; {ALLOWED}")
@@ -64,12 +65,21 @@ def find_source(source: str | Path, access: Access) -> Source:
 
 def display_name(path: Path) -> str:
     """A path's name for reports: a relative one as given, of an absolute one only the last part."""
-    return path.name if path.is_absolute() or ".." in path.parts else path.as_posix()
+    is_outside = path.is_absolute() or ".." in path.parts
+    return (path.name if is_outside else "") or path.as_posix()
 
 
 def has_tokenizer(folder: Path) -> bool:
     """Whether any tokenizer file stands in the folder."""
     return any(any(folder.glob(pattern)) for pattern in TOKENIZER_FILES)
+
+
+def _on_disk(text: str) -> tuple[Path, Literal["file", "folder", "nothing"]]:
+    try:
+        path = Path(text).expanduser()
+        return path, "file" if path.is_file() else "folder" if text and path.is_dir() else "nothing"
+    except (OSError, RuntimeError):  # a name that no file can have, or ~ of a user that is not there
+        return Path(text), "nothing"
 
 
 def _looks_like_path(text: str) -> bool:

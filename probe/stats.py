@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 Floats = NDArray[np.float64]
-_BLOCK = 2_000_000  # drawn counts held at once, 16 MB
+_BLOCK = 500_000  # drawn counts held at once, 4 MB
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -32,6 +32,7 @@ from probe.routes import Route
 from probe.selfcheck import CheckReport
 
 _TOP_HEADS = 10
+_MOST_KINDS = 100
 SPECIAL = Measure("target", "special", "attention mass")
 FIRST = Measure("target", "first", "attention mass")
 ENTROPY = Measure("target", "", "entropy")
@@ -131,11 +132,9 @@ def _what_was_read(story: Story) -> str:
 
 
 def _cause_words(story: Story) -> Iterator[str]:
-    cuts = story.observed.cue_cuts
-    if cuts is None:
-        yield story.say("no_cuts", reason=story.route.reason or "--no-cut")
-        return
-    if np.isnan(cuts.cue[:, 0]).all():
+    cuts, why_not = story.observed.cue_cuts, _why_no_cuts(story)
+    if cuts is None or why_not:
+        yield story.say("no_cuts", reason=why_not)
         return
     units = cut_units(story.observed)
     gap = cuts.cue[:, 0] - cuts.control[:, 0]
@@ -154,6 +153,15 @@ def _cause_words(story: Story) -> Iterator[str]:
     turned = sum(direction == "cue → target" for direction in cuts.directions)
     if turned:
         yield story.say("turned", count=turned, total=len(cuts.directions))
+
+
+def _why_no_cuts(story: Story) -> str:
+    """Why there are no cut effects to tell of, or ""."""
+    if not story.observed.cut_cases:
+        return story.say("why_no_cue")
+    if story.observed.cuts is None:
+        return story.route.reason or "--no-cut"
+    return story.say("why_no_length") if np.isnan(story.observed.cuts.cue[:, 0]).all() else ""
 
 
 def _mass_words(story: Story) -> Iterator[str]:
@@ -208,9 +216,9 @@ def _sink_words(story: Story) -> str:
 def _causes(story: Story, pictures: dict[str, bytes]) -> Section:
     text = [story.say("causes_text")]
     frame = story.results[(story.results["measure"] == "cut effect")]
-    if not len(frame) or frame["estimate"].isna().all():
-        reason = story.route.reason or "--no-cut"
-        return Section(key="causes", title=story.say("causes"), text=(story.say("no_cuts", reason=reason),))
+    why_not = _why_no_cuts(story)
+    if why_not:
+        return Section(key="causes", title=story.say("causes"), text=(story.say("no_cuts", reason=why_not),))
     layers = frame[(frame["contrast"] == "mean") & (frame["layer"] != EVERYWHERE)].copy()
     layers["edge"] = [story.say(f"edge_{key}") for key in layers["key"]]
     figure = layer_curve(
@@ -344,7 +352,6 @@ def _sentences(story: Story) -> Section:
 
 def _kinds(story: Story) -> Section:
     observed = story.observed
-    senses = sorted({item.case.sense for item in observed.items})
     mass = np.full(len(observed.items), np.nan)
     matched = mass.copy()
     for measure, column in ((MASS_ON_CUE, mass), (MASS_ON_CONTROL, matched)):
@@ -355,16 +362,10 @@ def _kinds(story: Story) -> Section:
     if observed.cue_cuts is not None and observed.cut_cases:
         effect[list(observed.cut_cases)] = observed.cue_cuts.cue[:, 0]
         effect_control[list(observed.cut_cases)] = observed.cue_cuts.control[:, 0]
-    rows = []
-    for sense in senses:
-        chosen = np.array([item.case.sense == sense for item in observed.items])
-        rows.append(
-            (
-                sense or "–",
-                int(chosen.sum()),
-                *(_mean(column[chosen]) for column in (effect, effect_control, mass, matched)),
-            )
-        )
+    rows = [
+        (name, len(chosen), *(_mean(column[chosen]) for column in (effect, effect_control, mass, matched)))
+        for name, chosen in _places_by_kind(story)
+    ]
     columns = ("kind", "n", "effect_cue", "effect_control", "mass_cue", "mass_control")
     table = Table(
         caption=story.say("kinds_table"),
@@ -373,6 +374,17 @@ def _kinds(story: Story) -> Section:
         source="tables/observations.parquet",
     )
     return Section(key="kinds", title=story.say("kinds"), text=(story.say("kinds_text"),), tables=(table,))
+
+
+def _places_by_kind(story: Story) -> list[tuple[str, list[int]]]:
+    """Kinds by name with the places of their cases; beyond _MOST_KINDS the rarer ones count as one."""
+    places: dict[str, list[int]] = {}
+    for place, item in enumerate(story.observed.items):
+        places.setdefault(item.case.sense, []).append(place)
+    common = sorted(places, key=lambda sense: (-len(places[sense]), sense))[:_MOST_KINDS]
+    rest = [place for sense, members in places.items() if sense not in common for place in members]
+    named = [(sense or "–", places[sense]) for sense in sorted(common)]
+    return [*named, (story.say("other_kinds", count=len(places) - len(common)), rest)] if rest else named
 
 
 def _crossed(story: Story) -> Iterator[Section]:

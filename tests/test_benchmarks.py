@@ -68,20 +68,23 @@ def test_the_ratio_is_the_geometric_mean_of_the_pairs_and_its_interval_lies_with
     assert (both.a, both.b, both.pairs) == (1.0, 2.5, 4)
 
 
-def allocating(megabytes, *, first=0):
+def allocating(megabytes, *, first=0, barrier=None):
     """Work that passes `first` megabytes through memory, then holds `megabytes` of what it gives back."""
 
     def work():
         if first:
             torch.ones(first * MEGABYTE // 4)
-        return torch.ones(megabytes * MEGABYTE // 4)
+        return torch.ones(megabytes * MEGABYTE // 4), barrier
 
     return work
 
 
 def passing_then_holding(first, held):
     torch.ones(100 * MEGABYTE // 4)  # what loading needs for a while is no part of the increase
-    return allocating(held, first=first)
+    small = [torch.ones(MEGABYTE // 128) for _ in range(3200)]  # 100 MB of the heap, free for use again
+    barrier = torch.ones(10)
+    del small
+    return allocating(held, first=first, barrier=barrier)
 
 
 @pytest.mark.parametrize(("first", "held", "peak"), [(0, 40, 40), (60, 20, 60)])

@@ -221,3 +221,29 @@ def test_a_layer_shared_by_all_depths_is_counted_by_its_calls():
     for place in range(3):
         expected = output.attentions[place][0][:, list(one.queries)].numpy()
         assert np.abs(one.rows[place] - expected).max() <= 1e-6
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("encoder.layer.1.attention.self.query.weight", r"encoder\.layer\.1\.attention\.self, head 2: its attention"),
+        ("encoder.layer.0.attention.self.value.weight", r"encoder\.layer\.0\.attention\.self, head 2: its value"),
+        ("encoder.layer.2.output.dense.weight", "the encoder's state 3"),
+    ],
+)
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_numbers_that_are_not_finite_are_refused_naming_layer_and_head(path, says, value):
+    model = loaded("bert")
+    with torch.no_grad():
+        model.backbone.get_parameter(path)[16:24] = value  # head 2 of 4 in 32 dimensions
+    with pytest.raises(ModelError, match=says + ".* on case '[a-z]*': not finite"):
+        list(capture(model, cases()))
+
+
+def test_weights_too_large_for_half_precision_are_refused_with_the_way_out():
+    model, tokenizer = FAMILIES["llama"](head=False)
+    with torch.no_grad():
+        model.layers[1].self_attn.q_proj.weight.mul_(1e6)
+    half = model_from_parts(model.to(torch.float16), tokenizer, name="half")
+    with pytest.raises(ModelError, match=r"too large for float16: try --dtype float32"):
+        list(capture(half, cases()))

@@ -105,6 +105,12 @@ def test_help_takes_less_than_half_a_second_of_processor_time() -> None:
         (["attend", "我", "-t", "我", "--occurrence", "0"], "--occurrence"),
         (["report", "--language", "fr"], "'en'"),
         (["report", "--batch-tokens", "0"], "--batch-tokens"),
+        (["report", "--seed", "99999999999"], "--seed"),
+        (["report", "--sentences", "9" * 30], "--sentences"),
+        (["report", "--layer-cut-cases", "-1"], "--layer-cut-cases"),
+        (["report", "--cache", ""], "'': allowed is the name of a folder"),
+        (["report", "--out", ""], "'': allowed is the name of a folder"),
+        (["attend", "我", "-t", "我", "--png", "a.svg"], "'a.svg': allowed is a file ending in .png"),
         (["check"], "Missing argument"),
     ],
 )
@@ -196,6 +202,7 @@ def test_attend_piped_has_no_colour_and_says_nothing_but_the_map(bert: Path) -> 
         (["--device", "toaster"], "toaster"),
         (["--dtype", "int7"], "int7"),
         (["--png", "no-such-folder/a.png"], "no-such-folder/a.png"),
+        (["--revision", "main"], "has no revisions"),
     ],
 )
 def test_what_this_model_or_machine_lacks_is_one_line_and_exit_code_2(
@@ -220,6 +227,13 @@ def test_a_text_longer_than_the_model_is_refused_with_the_way_out(
 def test_a_model_that_cannot_be_had_is_one_line(source: str) -> None:
     done = program("attend", "我喜欢苹果", "-t", "苹果", "-m", source)
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and re.split("[/:]", source)[-1] in done.stderr
+
+
+@pytest.mark.parametrize("source", ["", "x" * 3000, "~no-such-user/model", "a\0b"])
+def test_a_name_that_no_model_can_have_is_one_line(source: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["check", source]) == 2
+    heard = capsys.readouterr().err
+    assert heard.count("\n") == 1 and "internal" not in heard
 
 
 # --- chat -------------------------------------------------------------------------------------------------------
@@ -342,6 +356,27 @@ def test_a_report_stands_under_runs_by_the_name_of_its_cases(
     assert (tmp_path / "runs" / "mine" / "report.html").exists()
 
 
+def test_a_set_that_names_itself_as_a_path_stays_under_runs(
+    bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "inside").mkdir()
+    monkeypatch.chdir(tmp_path / "inside")
+    Path("mine.yaml").write_text("set: ../../outside\ncases:\n" + MARKED, encoding="utf-8")
+    assert run(["report", "mine.yaml", "--model", str(bert), "--no-cut"]) == 0
+    assert os.listdir(tmp_path) == ["inside"] and Path("runs/outside/report.html").exists()
+
+
+def test_layer_cuts_are_made_for_as_many_cases_as_asked_for(bert: Path, cases: Path, tmp_path: Path) -> None:
+    import pandas as pd
+
+    for most in (0, 2):
+        out = tmp_path / str(most)
+        assert run(["report", str(cases), "-m", str(bert), "--out", str(out), "--layer-cut-cases", str(most)]) == 0
+        seen = pd.read_parquet(out / "tables/observations.parquet")
+        seen = seen[(seen["measure"] == "cut effect") & (seen["layer"] >= 0)]
+        assert seen["case"].nunique() == most
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_report_that_is_stopped_leaves_nothing_behind(
     bert: Path, cases: Path, tmp_path: Path, number: signal.Signals, code: int
@@ -374,6 +409,20 @@ def test_a_reader_who_stops_early_is_no_error() -> None:
     command = f"set -o pipefail; {sys.executable} -m probe report --help | (exec <&-; sleep 2)"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode in (1, 141) and done.stderr == ""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_output_onto_a_full_disk_is_one_line() -> None:
+    command = f"{sys.executable} -m probe models > /dev/full"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 2 and re.fullmatch(r"cannot write .*No space left.*\n", done.stderr)
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_closed_output_is_no_crash(closed: str) -> None:
+    command = f"{sys.executable} -m probe models {closed}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0 and done.stderr == ""
 
 
 def test_an_unexpected_error_is_one_line_and_a_traceback_only_when_asked_for(

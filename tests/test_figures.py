@@ -1,6 +1,7 @@
 """Figures: Chinese is drawn, zeros and gaps are seen, and the same numbers give the same bytes."""
 
 import io
+import resource
 import subprocess
 import sys
 
@@ -204,3 +205,16 @@ def test_the_latin_faces_are_there():
 def test_figures_and_report_need_no_torch():
     code = "import sys, probe.figures, probe.report, probe.messages; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_picture_that_cannot_be_written_leaves_the_earlier_one_and_nothing_else(tmp_path):
+    save_png(head_map(np.ones((1, 1)), title="first", layers=["0"], label=""), tmp_path / "a.png")
+    first = (tmp_path / "a.png").read_bytes()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))  # Python ignores SIGXFSZ: writing fails as on a full disk
+    try:
+        with pytest.raises(OutputError, match=r"cannot write .*a\.png"):
+            save_png(head_map(np.ones((1, 1)), title="second", layers=["0"], label=""), tmp_path / "a.png")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert (tmp_path / "a.png").read_bytes() == first and len(list(tmp_path.iterdir())) == 1

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from probe.errors import CasesError, OutputError
-from probe.runs import open_run, package_versions
+from probe.runs import folder_name, open_run, package_versions
 
 
 def observations(rows: int = 6, *, seed: int = 0) -> pd.DataFrame:
@@ -277,3 +277,36 @@ def test_the_versions_in_a_manifest_are_the_installed_ones_and_read_without_torc
 def write_run(path: Path, text: str, *, force: bool = False) -> None:
     with open_run(path, force=force) as folder:
         folder.write_text("report.html", text)
+
+
+def test_of_two_runs_into_one_folder_the_later_one_is_refused_and_the_first_stays(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="not empty"), open_run(tmp_path / "run") as later:
+        with open_run(tmp_path / "run") as sooner:
+            sooner.write_text("report.html", "sooner")
+        later.write_text("report.html", "later")
+    assert (tmp_path / "run/report.html").read_text() == "sooner"
+    assert os.listdir(tmp_path) == ["run"]
+
+
+def test_a_streamed_frame_without_rows_does_not_disturb_the_others(tmp_path: Path) -> None:
+    with open_run(tmp_path / "run") as folder, folder.stream_table("observations") as append:
+        append(observations())
+        append(pd.DataFrame({name: [] for name in observations().columns}))
+    assert len(pd.read_parquet(tmp_path / "run/tables/observations.parquet")) == 6
+
+
+@pytest.mark.parametrize(
+    ("name", "folder"),
+    [
+        ("relations", "relations"),
+        ("苹果-1.2", "苹果-1.2"),
+        ("../../evil", "evil"),
+        ("/etc", "etc"),
+        ("a b/c", "a-b-c"),
+        ("..", "run"),
+        ("", "run"),
+        ("苹" * 500, "苹" * 33),
+    ],
+)
+def test_the_name_of_a_set_names_one_folder_and_nothing_outside(name: str, folder: str) -> None:
+    assert folder_name(name) == folder

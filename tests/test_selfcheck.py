@@ -103,3 +103,13 @@ def test_the_eager_path_is_checked_too_and_says_so():
     assert by_name["rows sum to one"].status == by_name["padding right"].status == "pass"
     assert by_name["rows = eager formula"].status == "skip"
     assert "BloomModel" in by_name["layers counted"].why
+
+
+def test_a_head_of_nan_fails_every_comparison_and_is_named():
+    model = loaded("bert")
+    with torch.no_grad():
+        model.backbone.encoder.layer[1].attention.self.query.weight[8:16] = float("nan")
+    report = check_model(model)
+    failed = {item.name: item.why for item in report.items if item.status == "fail"}
+    assert {"rows = eager formula", "end to end = eager", "padding right", "rows × values = output"} <= failed.keys()
+    assert failed["rows sum to one"] == "weights of encoder.layer.1.attention.self, head 1 are not finite numbers"

@@ -70,7 +70,7 @@ def test_cosines_are_centred_so_that_a_common_part_does_not_count():
 
 
 def test_silhouette_by_hand():
-    # two senses, two cases each, on a line through the centre: +2, +1 against -1, -2. Cosine distance is 0 inside, 2 across.
+    # two senses of two cases on a line through the centre: +2, +1 against -1, -2. Cosine distance: 0 inside, 2 across.
     states = np.array([[[2.0]], [[1.0]], [[-1.0]], [[-2.0]]])
     assert silhouette(states, ["a", "a", "b", "b"]).tolist() == [1.0]
     # 1 and 3 exchanged: inside a distance 2, to b (2 + 0) / 2 = 1; (1 - 2) / 2 = -0.5 for every case

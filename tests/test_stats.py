@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from probe.stats import bootstrap, unit_means
+from probe.stats import _draws, bootstrap, unit_means
 
 
 def test_sentences_with_one_cue_word_are_averaged_before_they_count():
@@ -52,3 +52,11 @@ def test_many_units_do_not_need_all_resamples_in_memory_at_once():
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 100e6
+
+
+def test_each_unit_is_drawn_once_on_average_and_every_resample_has_as_many_draws_as_units():
+    draws = _draws(np.random.default_rng(0), 7, size=4000)
+    assert draws.shape == (4000, 7) and (draws.sum(1) == 7).all()
+    assert draws.mean(0) == pytest.approx(np.ones(7), abs=0.06) and draws.var(0) == pytest.approx(
+        np.full(7, 6 / 7), abs=0.08
+    )

@@ -6,10 +6,12 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from probe.capture import capture
 from probe.captures import CaptureOptions
 from probe.cases import CaseSet, case_of, load_cases
+from probe.errors import ModelError
 from probe.models import load_model, model_from_parts
 from probe.runs import open_run
 from probe.study import StudySettings, run_report
@@ -123,8 +125,9 @@ def test_causal_models_and_encoder_decoders_say_how_they_read(family, language, 
         ([case_of("苹", target="苹", id="one")], "1 cases were read, 0 with a cue word"),
         ([case_of("苹果喜欢", target="苹果", cues=["喜欢"], id="one")], "no other word that could serve"),
         ([case_of("我喜欢苹果", target="苹果", id=str(i)) for i in range(3)], "Too few cue words"),
+        ([case_of("我喜欢苹果", target="苹果", id="one")], "Edges were not cut (no case names a cue word)"),
     ],
-    ids=["one case", "one character", "no control", "no cues"],
+    ids=["one case", "one character", "no control", "no cues", "no cut"],
 )
 def test_thin_data_is_said_and_never_computed_into_nonsense(cases, words, tmp_path):
     model, tokenizer = FAMILIES["bert"](head=False)
@@ -154,6 +157,24 @@ def test_chosen_layers_and_heads_keep_their_numbers(tmp_path):
     assert set(results.loc[results["measure"] == "entropy", "head"]) == {1, 3}
     gaps = results[(results["contrast"] == "cue − control") & (results["head"] >= 0) & (results["query"] == "target")]
     assert gaps.loc[gaps["estimate"].idxmax(), ["layer", "head"]].tolist() == [LAYER, HEAD]
+
+
+def test_a_model_of_zeros_gets_a_page_that_says_why_no_edge_was_measured(tmp_path):
+    model, tokenizer = FAMILIES["llama"](head=False)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    text = words_of(look(model_from_parts(model, tokenizer, name="zero"), planted_cases(), tmp_path / "run"))
+    assert "last states are all zero" in text and "nan" not in text.lower().split()
+
+
+def test_a_last_state_that_is_not_finite_is_refused_and_nothing_is_left(tmp_path):
+    model, tokenizer = FAMILIES["bert"](head=False)
+    with torch.no_grad():
+        model.encoder.layer[2].output.dense.weight.fill_(float("nan"))
+    with pytest.raises(ModelError, match=r"last state of case .* not finite"):
+        look(model_from_parts(model, tokenizer, name="nan"), planted_cases(), tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_failure_leaves_nothing_behind(tmp_path):

@@ -160,5 +160,6 @@ def _moved(states: dict[_Cut, NDArray[np.float32]], of: str, *, shape: tuple[int
     for cut, state in states.items():
         if cut.of == of:
             plain = states[_Cut(case=cut.case, column=0, of="nothing")]
-            table[cut.case, cut.column] = np.linalg.norm(state - plain) / np.linalg.norm(plain)
+            length = np.linalg.norm(plain)
+            table[cut.case, cut.column] = np.linalg.norm(state - plain) / length if length > 0 else np.nan
     return table
