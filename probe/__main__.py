@@ -102,10 +102,13 @@ def report(
     cut: Annotated[bool, typer.Option("--cut/--no-cut", help="Also cut edges and measure what that changes.")] = True,
     cut_cases: Annotated[
         int, typer.Option(min=1, max=LARGEST, help="At most so many cases have their edges cut.")
-    ] = 400,
+    ] = 500,
     layer_cut_cases: Annotated[
         int, typer.Option(min=0, max=LARGEST, help="At most so many of these are also cut layer by layer.")
     ] = 48,
+    reference_cases: Annotated[
+        int, typer.Option(min=0, max=LARGEST, help="At most so many cases run through random weights as well; 0: none.")
+    ] = 96,
     sentences: Annotated[
         int, typer.Option(min=0, max=LARGEST, help="At most so many sentences stand on the page.")
     ] = 500,
@@ -134,6 +137,7 @@ def report(
             cut=cut,
             cut_cases=cut_cases,
             layer_cut_cases=layer_cut_cases,
+            reference_cases=reference_cases,
             sentences=sentences,
             seed=seed,
             batch_tokens=batch_tokens,
