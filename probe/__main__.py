@@ -1,4 +1,4 @@
-"""The command line: `python -m probe report | attend | check | models`. Each command loads what it needs itself."""
+"""The command line: `python -m probe report | compare | …`. Each command loads what it needs itself."""
 
 import errno
 import logging
@@ -152,6 +152,89 @@ def report(
     if not check.passed:
         _say("self-check failed: do not trust these numbers before you have read the page's self-check")
     print(target / "report.html")
+
+
+@app.command()
+def compare(
+    a: Annotated[str, typer.Argument(metavar="A", help=SOURCES)],
+    b: Annotated[str, typer.Argument(metavar="B", help="The model or adapter to hold against A.")],
+    cases: Annotated[str, typer.Argument(help="A shipped set or a .yaml, .jsonl or .csv file.")] = "relations",
+    out: Annotated[
+        Any, typer.Option(parser=_folder, metavar="FOLDER", help="Run folder. [default: runs/NAME-compare]")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an earlier run in that folder.")] = False,
+    language: Annotated[Literal["en", "zh"], typer.Option(help="Language of the page.")] = "en",
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    trust_remote_code: RemoteCode = False,
+    cut: Annotated[bool, typer.Option("--cut/--no-cut", help="Also cut edges and measure what that changes.")] = True,
+    cut_cases: Annotated[
+        int, typer.Option(min=1, max=LARGEST, help="At most so many cases have their edges cut.")
+    ] = 500,
+    layer_cut_cases: Annotated[
+        int, typer.Option(min=0, max=LARGEST, help="At most so many of these are also cut layer by layer.")
+    ] = 48,
+    sentences: Annotated[
+        int, typer.Option(min=0, max=LARGEST, help="At most so many sentences stand on the page.")
+    ] = 200,
+    seed: Annotated[int, typer.Option(min=0, max=LARGEST, help="Seed of all that is drawn at random.")] = 0,
+    batch_tokens: Annotated[int, typer.Option(min=1, max=LARGEST, help="Tokens of a batch, padding included.")] = 4096,
+    memory_budget: Budget = None,
+    cut_to_fit: CutToFit = False,
+    cache: Annotated[
+        Any, typer.Option(parser=_folder, metavar="FOLDER", help="Keep captures here and use them again.")
+    ] = None,
+) -> None:
+    """Write a run folder about the same cases on two models or adapters: what B does that A does not."""
+    from probe.cases import load_cases
+    from probe.runs import folder_name, open_run
+    from probe.terminal import show_progress
+
+    case_set = load_cases(cases)
+    target = out or Path("runs") / f"{folder_name(case_set.name)}-compare"
+    with open_run(target, force=force) as folder:
+        from probe.comparison_study import run_comparison
+        from probe.study import StudySettings
+
+        settings = StudySettings(
+            language=language,
+            cut=cut,
+            cut_cases=cut_cases,
+            layer_cut_cases=layer_cut_cases,
+            sentences=sentences,
+            seed=seed,
+            batch_tokens=batch_tokens,
+            memory_budget=memory_budget,
+            cut_to_fit=cut_to_fit,
+            cache=cache,
+        )
+        with folder.stage("load"):
+            one, other = (
+                _load(name, device=device, dtype=dtype, revision=None, code=trust_remote_code) for name in (a, b)
+            )
+        with show_progress() as progress:
+            checks = run_comparison(one, other, case_set, settings=settings, folder=folder, progress=progress)
+    for side, check in zip("AB", checks, strict=True):
+        if not check.passed:
+            _say(f"self-check of {side} failed: do not trust its numbers before you have read the page's self-check")
+    print(target / "report.html")
+
+
+@app.command()
+def diff(
+    run_a: Annotated[Path, typer.Argument(metavar="RUN_A", help="A run folder.")],
+    run_b: Annotated[Path, typer.Argument(metavar="RUN_B", help="Another, held against it.")],
+    most: Annotated[int, typer.Option(min=0, max=LARGEST, help="At most so many changes are printed.")] = 20,
+    csv: Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write every changed result here.")] = None,
+) -> None:
+    """Say what changed between two run folders: model, cases, settings, packages, and results."""
+    from probe.changes import changes_between, fact_rows, load_run, result_rows, summary_of, write_changes
+    from probe.terminal import open_console, print_changes
+
+    found = changes_between(load_run(run_a), load_run(run_b))
+    if csv:
+        write_changes(found, csv)
+    print_changes(open_console(sys.stdout), summary_of(found), fact_rows(found), result_rows(found, most=most))
 
 
 @app.command()

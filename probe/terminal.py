@@ -22,6 +22,7 @@ STATUS_STYLES = {"pass": "green", "fail": "bold red", "skip": "yellow"}
 LIGHT, DARK = (247, 251, 255), (8, 48, 107)  # weight 0 and the largest weight shown
 LONGEST_LABEL = 16
 QUIET_SECONDS = 2.0
+WIDE = 10_000  # columns where the output goes to a file or a program
 
 
 def open_console(stream: TextIO) -> Console:
@@ -87,6 +88,20 @@ def text_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     for row in rows:
         table.add_row(*(_text(cell) for cell in row))
     return table
+
+
+def print_changes(
+    console: Console, summary: Sequence[str], facts: Sequence[Sequence[str]], results: Sequence[Sequence[str]]
+) -> None:
+    """Print what changed between two runs: first in words, then as tables, whole lines where nobody looks at them."""
+    if not console.is_terminal:
+        console.width = WIDE
+    for line in summary:
+        _print_line(console, _text(line))
+    for columns, rows in ((("differs", "name", "A", "B"), facts), (("result", "where", "A", "B", "change"), results)):
+        if rows:
+            console.print()
+            console.print(text_table(columns, rows))
 
 
 @contextmanager

@@ -18,6 +18,7 @@ ORDER = (
     *("rows", "edits", "rowtap", "routes", "fitting", "captures", "capture", "selfcheck"),
     *("measures", "stats", "flips", "contrasts", "experiments", "findings"),
     *("polysemy", "messages", "colours", "figures", "report", "runs", "polysemy_story", "story", "study"),
+    *("comparison", "comparison_story", "comparison_study", "changes"),
     *("chat", "glance", "terminal", "__main__"),
 )
 HOMES = {

@@ -18,7 +18,7 @@ from probe.__main__ import app, run
 from probe.runs import open_run
 
 ROOT = Path(__file__).resolve().parents[1]
-COMMANDS = ("report", "attend", "check", "models")
+COMMANDS = ("report", "compare", "diff", "attend", "check", "models")
 MARKED = "- marked: 我{喜欢}[苹果]\n- marked: 他{讨厌}[菠菜]\n- marked: 牛顿被[苹果]{砸中}\n"
 
 
