@@ -179,8 +179,12 @@ def _changed_rows(joined: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
 
 
 def _largest_first(rows: pd.DataFrame) -> pd.DataFrame:
-    """Changes outside both intervals first, then by size; a number that came or went has no size and stands last."""
-    order = rows.assign(size=rows["change"].abs()).sort_values(
+    """Changes outside both intervals first, then by size; a number that came or went has no size and stands last.
+
+    Ranks go to dozens and shares to 1, so a change counts as a share of its measure's largest number.
+    """
+    largest = rows[["estimate A", "estimate B"]].abs().max(axis=1).groupby(rows["measure"]).transform("max")
+    order = rows.assign(size=rows["change"].abs() / largest).sort_values(
         ["outside", "size"], ascending=[False, False], kind="stable", na_position="last"
     )
     return order.drop(columns="size").reset_index(drop=True)

@@ -29,7 +29,8 @@ def run_comparison(
 
     Raises what `capture` raises for either model; nothing is left under the folder's name then.
     """
-    settings = replace(settings, state_cases=0)  # states of two models lie in two spaces and are not compared
+    # States of two models lie in two spaces and are not compared; A is B's reference, not random weights.
+    settings = replace(settings, state_cases=0, reference_cases=0)
     a, b = _with_two_names(a, b)
     told = []
     for loaded in (a, b):

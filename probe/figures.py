@@ -188,7 +188,7 @@ def layer_curve(
         axes.plot(rows[x], rows[y], label=str(name), linewidth=1.5, markersize=4.5, **style)
     if zero:
         axes.axhline(0, color=_QUIET, linewidth=0.7, zorder=0)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=not across))
+    axes.xaxis.set_major_locator(MaxNLocator(4, steps=[2, 2.5, 5, 10]) if across else MaxNLocator(integer=True))
     axes.set_xlabel(across or message("figure.layer", language), fontproperties=_font(9.5), color=_QUIET)
     axes.set_ylabel(label, fontproperties=_font(9.5), color=_QUIET, parse_math=False)
     _dress_axes(axes)

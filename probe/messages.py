@@ -770,8 +770,8 @@ MESSAGES: dict[str, Message] = {
     "comparison.to_target": Message(en="cue → target", zh="线索词 → 目标词"),
     "comparison.sentences": Message(en="Sentence beside sentence", zh="逐句对照"),
     "comparison.sentences_text": Message(
-        en="The target's row in A and below it in B, over the smallest slices of the text that are whole tokens in both; special tokens are added up in front. One scale for both.",
-        zh="目标词在 A 中的行，其下是在 B 中的行；按两者中都由完整词元组成的最小文本片段排列，特殊标记合并放在最前。两者同一色标。",
+        en="The target's row in A and below it in B, over the smallest slices of the text that are whole tokens in both; special tokens are added up in front. One scale for both; a mean over layers is over those of both.",
+        zh="目标词在 A 中的行，其下是在 B 中的行；按两者中都由完整词元组成的最小文本片段排列，特殊标记合并放在最前。两者同一色标；对层取平均时包括两者的层。",
     ),
     "comparison.sentences_mean": Message(
         en="The two have different heads, so each row is the mean over the heads of a layer.",

@@ -80,6 +80,16 @@ def test_the_largest_changes_outside_both_intervals_come_first(tmp_path):
     assert "4 of 5 changed, 2 of them outside both intervals" in summary_of(found)[1]
 
 
+def test_a_change_of_rank_does_not_hide_a_change_of_share(tmp_path):
+    rank = {"measure": "cue rank", "low": 9.9, "high": 10.1}
+    a = written(tmp_path / "a", [{"head": 0}, {"head": 1, **rank, "estimate": 10.0}])
+    b = written(
+        tmp_path / "b",
+        [{"head": 0, "estimate": 0.9, "low": 0.8, "high": 1.0}, {"head": 1, **rank, "estimate": 11.0, "low": 10.9}],
+    )
+    assert changed(a, b).rows["head"].tolist() == [0, 1], "0.4 of a share of 0.9 is more than 1 of a rank of 11"
+
+
 def test_numbers_without_an_interval_are_never_outside_and_nan_equals_nan(tmp_path):
     nothing = {"estimate": np.nan, "low": np.nan, "high": np.nan}
     bare = {"low": np.nan, "high": np.nan}
