@@ -4,6 +4,7 @@ import contextlib
 import errno
 import importlib.util
 import io
+import math
 import os
 import re
 import secrets
@@ -180,8 +181,10 @@ def layer_curve(
     absent = [column for column in (x, y, low, high, series) if column and column not in frame.columns]
     if absent:
         raise FigureError(f"layer curve {title!r}: no column {absent[0]!r}; there are {', '.join(frame.columns)}")
-    figure, axes, _ = _canvas(width=5.2, height=2.7, left=0.75, title=title, bar=False)
     groups = [("", frame)] if series is None else list(frame.groupby(series, sort=False, observed=True))
+    columns = _legend_columns([str(name) for name, _ in groups])
+    below = 0.8 + 0.2 * (math.ceil(len(groups) / columns) - 1)
+    figure, axes, _ = _canvas(width=5.2, height=2.7, left=0.75, title=title, bar=False, below=below)
     for (name, rows), style in zip(groups, _line_styles(len(groups)), strict=True):
         rows = rows.sort_values(x)
         axes.fill_between(rows[x], rows[low], rows[high], color=style["color"], alpha=0.16, linewidth=0)
@@ -441,11 +444,18 @@ def _word_marks(cues: Sequence[int], language: Language) -> list[Line2D | Patch]
     return marks
 
 
+def _legend_columns(names: Sequence[str]) -> int:
+    """How many legend entries stand side by side: as many as fit the width of a curve, at most four."""
+    widest = max((_width(name) for name in names), default=0.0)
+    return max(1, min(len(names), 4, int(34 // (widest + 4))))
+
+
 def _legend(axes: Axes, marks: Sequence[Any]) -> None:
     if not marks:
         return
+    columns = _legend_columns([str(mark.get_label()) for mark in marks])
     legend = axes.figure.legend(
-        handles=list(marks), loc="lower left", ncols=min(len(marks), 4), frameon=False, prop=_font(9),
+        handles=list(marks), loc="lower left", ncols=columns, frameon=False, prop=_font(9),
         bbox_to_anchor=(axes.get_position().x0, 0.0), handlelength=1.4, columnspacing=1.6, borderaxespad=0.5,
         borderpad=0,
     )  # fmt: skip

@@ -498,8 +498,8 @@ MESSAGES: dict[str, Message] = {
         zh="更关注线索词而非中性词的头（对所有头、{directions} 个方向和全部对比做 max-T 校正，每项 {total} 个头）：{hits}。不校正的检验会报出 {uncorrected} 个。",
     ),
     "senses.states": Message(
-        en="Senses in the states ({readout}): nearest centroid with one group left out is right in {best} of {cases} cases at state layer {layer} ({senses} senses), {first} at the embedding and {last} at the last layer. Without any state: {context} from the mean embedding of the other words, {neighbours} from the two characters beside the target, {frequent} from the most frequent sense.",
-        zh="状态中的义项（{readout}）：留出一组的最近质心法在第 {layer} 个状态层对 {cases} 个例句的正确率为 {best}（{senses} 个义项），嵌入层为 {first}，最后一层为 {last}。不用状态时：其他词的平均嵌入 {context}，目标词两侧的两个字 {neighbours}，最常见义项 {frequent}。",
+        en="Senses in the states ({readout}): nearest centroid with one group left out is right at {best} at state layer {layer} ({cases} cases, {senses} senses, groups weighted alike), {first} at the embedding and {last} at the last layer. Without any state: {context} from the mean embedding of the other words, {neighbours} from the two characters beside the target, {frequent} from the most frequent sense.",
+        zh="状态中的义项（{readout}）：留出一组的最近质心法在第 {layer} 个状态层的正确率为 {best}（{cases} 个例句，{senses} 个义项，各组等权），嵌入层为 {first}，最后一层为 {last}。不用状态时：其他词的平均嵌入 {context}，目标词两侧的两个字 {neighbours}，最常见义项 {frequent}。",
     ),
     "senses.states_invisible": Message(
         en="Senses in the states: not visible. The states are the same in all cases, because a causal mask hides what comes later.",

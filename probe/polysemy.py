@@ -160,7 +160,7 @@ def sense_states(
         senses=tuple(sorted({f"{word} {items[place].case.sense}" for word, own in words.items() for place in own})),
         left_out=few,
         cases=len(order),
-        accuracy=np.where(visible, np.nanmean(correct, axis=0), np.nan),
+        accuracy=np.where(visible, interval.mean, np.nan),
         low=np.where(visible, interval.low, np.nan),
         high=np.where(visible, interval.high, np.nan),
         visible=visible,
