@@ -228,6 +228,31 @@ def test_an_edge_that_is_not_the_same_in_both_is_no_pair(tmp_path):
     assert "In 1 cases the edge that can be cut is not the same one" in words_of(path)
 
 
+def test_a_case_that_was_cut_to_another_text_in_one_of_the_two_is_not_compared(tmp_path):
+    long = case_of("我" * 100 + "喜欢苹果", target="苹果", cues=["喜欢"], id="long")
+    short = case_of("我喜欢苹果", target="苹果", cues=["喜欢"], id="short")
+    models = parts("bert", "bert"), parts("llama", "llama")
+    for name, cases in (("both", (long, short)), ("none", (long,))):
+        path = compare(*models, tmp_path / name, CaseSet(name=name, cases=cases), cut_to_fit=True)
+        assert pd.read_csv(path / "tables/cases.csv").set_index("case")["compared"].to_dict() == {
+            case.id: case is short for case in cases
+        }
+        text = words_of(path)
+        assert f"same {len(cases)} cases; {len(cases) - 1} of them are compared" in text
+        assert "nan" not in text.lower().split()
+        gaps = pd.read_csv(path / "tables/results.csv").query("model == 'B − A' and key == 'cue'")
+        assert (gaps["n"] <= 1).all() and len(gaps) == (1 if name == "both" else 0)
+
+
+def test_a_one_layer_model_and_an_encoder_decoder_are_compared(tmp_path):
+    one = parts("bert", "one", num_hidden_layers=1)
+    path = compare(one, parts("t5", "t5"), tmp_path / "run", language="zh")
+    assert "nan" not in words_of(path).lower().split()
+    assert {picture.name for picture in (path / "figures").glob("*.png")} == {"cut_effect.png", "mass_on_cue.png"}
+    same = compare(parts("t5", "t5"), parts("t5", "t5b", seed=1), tmp_path / "same")
+    assert (same / "figures/map_back_difference.png").is_file()
+
+
 def test_a_failure_leaves_nothing_behind(tmp_path):
     with pytest.raises(Exception, match="99"):
         compare(parts("bert", "a"), parts("bert", "b"), tmp_path / "run", layers=frozenset({99}))

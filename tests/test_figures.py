@@ -116,6 +116,23 @@ def test_a_diverging_map_is_even_about_its_centre():
     assert mesh.get_clim() == (-0.4, 0.4)
 
 
+def test_several_maps_share_one_scale():
+    grids = [np.array([[0.1, 0.2]]), np.array([[0.0, 0.7]])]
+    limits = figures.colour_limits(grids)
+    meshes = [head_map(g, title="", layers=["0"], label="", limits=limits).axes[0].collections[0] for g in grids]
+    assert [mesh.get_clim() for mesh in meshes] == [(0.0, 0.7)] * 2
+    assert figures.colour_limits([np.full((2, 2), np.nan)]) == (0.0, 1.0)
+
+
+def test_a_curve_across_something_else_than_layers_says_what():
+    frame = pd.DataFrame({"depth": [0.0, 0.5, 1.0], "y": [1.0, 2.0, 3.0], "low": [0.5] * 3, "high": [3.5] * 3})
+    drawn = layer_curve(frame, x="depth", y="y", low="low", high="high", title="t", label="y", across="depth of 1")
+    axes = drawn.axes[0]
+    assert axes.get_xlabel() == "depth of 1" and {0.0, 0.5, 1.0} <= {
+        round(float(tick), 3) for tick in axes.get_xticks()
+    }
+
+
 def test_significant_heads_are_framed():
     grid = grid_of(3, 3)
     chosen = grid > np.median(grid)
