@@ -13,6 +13,7 @@ from probe.comparison import (
     Comparison,
     CutGap,
     HeadGap,
+    Piece,
     Side,
     by_depth,
     cut_gaps,
@@ -321,10 +322,19 @@ def _sentence(story: ComparisonStory, place: int, *, mean: bool) -> SentenceMap:
         target=target,
         cues=cues,
         special=tuple(i for i, piece in enumerate(pieces) if piece.span is None),
+        sink=_sink(one, pieces, target),
         weights=np.clip(np.concatenate(rows), 0, 1),
         sense=case.sense,
         text=case.text,
     )
+
+
+def _sink(comparison: Comparison, pieces: tuple[Piece, ...], target: tuple[int, ...]) -> int | None:
+    """The piece with the first token of a decoder, which gathers attention though it is no special token."""
+    causal = [side for side in SIDES if all(layer.stack == "decoder" for layer in comparison.side(side).layers)]
+    found = (place for place, piece in enumerate(pieces) for side in causal if 0 in piece.tokens(side) and piece.span)
+    place = next(found, None)
+    return None if place in target else place
 
 
 def _confound(story: ComparisonStory) -> Section:

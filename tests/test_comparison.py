@@ -394,3 +394,10 @@ def test_tokens_are_counted_in_both():
     assert (target.a, target.b, target.differ, target.cases) == (2, 1, 1, 1)
     assert (cue.a, cue.b) == (2, 6) and text.a == 7
     assert not pair.same_tokens.any() and pair.same_text.all()
+
+
+@pytest.mark.parametrize(("target", "sink"), [("苹果", 0), ("我", None)])
+def test_the_first_token_of_a_decoder_is_marked_as_the_sink_it_is(target, sink, tmp_path):
+    cases = CaseSet(name="one", cases=(case_of("我喜欢苹果", target=target, id="one"),))
+    path = compare(parts("gpt2", "a"), parts("gpt2", "b", seed=1), tmp_path / "run", cases)
+    assert f'"sink":{-1 if sink is None else sink}' in (path / "report.html").read_text()
