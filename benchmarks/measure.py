@@ -12,7 +12,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -119,11 +119,17 @@ def memory_increase(prepare: Callable[..., Work], *arguments: Any) -> int:
 
 
 def _increase_here(prepare: Callable[..., Work], arguments: Sequence[Any]) -> int:
+    _free_large_blocks_at_once()
     torch.set_num_threads(1)
-    _return_freed_memory()
     work = prepare(*arguments)
     gc.collect()
-    _return_freed_memory()
+    # A thread of its own has a heap of its own: what loading left free in this one would hide as much of the need.
+    with ThreadPoolExecutor(max_workers=1) as clean:
+        return clean.submit(_increase_of, work).result()
+
+
+def _increase_of(work: Work) -> int:
+    torch.set_num_threads(1)
     before = _resident_now() if _forget_peak() else _peak()
     kept = work()
     increase = _peak() - before
@@ -131,16 +137,10 @@ def _increase_here(prepare: Callable[..., Work], arguments: Sequence[Any]) -> in
     return increase
 
 
-def _return_freed_memory() -> None:
-    """Give free memory back now, and every large block from now on when it is freed (glibc only).
-
-    Otherwise what loading left free hides as much of the work's need, and the peak is what the allocator keeps for
-    later, which varies by half from run to run.
-    """
-    with contextlib.suppress(OSError, AttributeError):
-        libc = ctypes.CDLL(None)
-        libc.mallopt(_M_MMAP_THRESHOLD, 1 << 16)
-        libc.malloc_trim(0)
+def _free_large_blocks_at_once() -> None:
+    """Otherwise the peak is what the allocator keeps for later, which varies by half from run to run."""
+    with contextlib.suppress(OSError, AttributeError):  # glibc only
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 1 << 16)
 
 
 def _forget_peak() -> bool:

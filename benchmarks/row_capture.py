@@ -133,7 +133,7 @@ def measured(setting: Setting, *, pairs: int) -> Iterator[Line]:
     time = compare_time(plain, rows, pairs=pairs, repeats=setting.repeats)
     yield _line(setting, "CPU time", "s", time, held=time.low, bound=setting.time_bound)
     yield _attaching(setting, subject)
-    memory = compare_memory(ready_to_run, (setting, "plain"), (setting, "rows"), pairs=setting.memory_pairs)
+    memory = _memory(setting, subject)
     yield _line(setting, "memory increase", "MB", memory, held=memory.ratio, bound=setting.memory_bound)
     yield _beyond_the_rows(setting, memory, size=rows_size(subject))
     yield _squares(setting)
@@ -142,12 +142,18 @@ def measured(setting: Setting, *, pairs: int) -> Iterator[Line]:
 def subject_of(setting: Setting, *, tokens: int | None = None) -> Subject:
     """The setting's model and batch, every text exactly `tokens` long, its four words spread evenly."""
     length = tokens or setting.tokens
-    model, stream, (first, last) = _random_bert() if setting.model == RANDOM else _real_model(setting.model)
+    model, tokenizer = model_of(setting.model)
+    stream, (first, last) = _our_sentences(tokenizer) if tokenizer else (cycle(range(5, 1000)), ([2], [3]))
     inside = length - len(first) - len(last)
-    ids = torch.tensor([[*first, *islice(stream, inside), *last] for _ in range(setting.texts)])
-    batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "use_cache": False}
+    ids = [[*first, *islice(stream, inside), *last] for _ in range(setting.texts)]
     words = [length * place // (WORDS + 1) for place in range(1, WORDS + 1)]
-    return Subject(model=model, batch=batch, queries=[words] * setting.texts)
+    return Subject(model=model, batch=batch_of(ids), queries=[words] * setting.texts)
+
+
+def batch_of(ids: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """The keywords of a forward pass over texts of one length."""
+    tokens = torch.tensor(ids)  # [text, token]
+    return {"input_ids": tokens, "attention_mask": torch.ones_like(tokens), "use_cache": False}
 
 
 def plain_pass(subject: Subject) -> object:
@@ -166,14 +172,16 @@ def work_of(subject: Subject, side: Side) -> Work:
     return torch.inference_mode()(partial(plain_pass if side == "plain" else tapped_pass, subject))
 
 
-def ready_to_run(setting: Setting, side: Side) -> Work:
-    """A side's work with all of the model in memory and the libraries warm: what runs in a fresh process."""
-    subject = subject_of(setting)
-    for tensor in chain(subject.model.parameters(), subject.model.buffers()):
+def ready_to_run(name: str, ids: list[list[int]], queries: list[list[int]], side: Side) -> Work:
+    """A side's work with all of the model in memory and the libraries warm: what runs in a fresh process.
+
+    Token ids and not texts, for what reading and cutting texts leaves on the heap would blur the measurement.
+    """
+    model, _ = model_of(name)
+    for tensor in chain(model.parameters(), model.buffers()):
         tensor.sum()  # a mapped file's weights are in memory only once they have been read
-    start = {**subject.batch, **{name: subject.batch[name][:1, :4] for name in ("input_ids", "attention_mask")}}
-    work_of(Subject(model=subject.model, batch=start, queries=[[0]]), side)()
-    return work_of(subject, side)
+    work_of(Subject(model=model, batch=batch_of([ids[0][:4]]), queries=[[0]]), side)()
+    return work_of(Subject(model=model, batch=batch_of(ids), queries=queries), side)
 
 
 def rows_size(subject: Subject) -> int:
@@ -181,6 +189,11 @@ def rows_size(subject: Subject) -> int:
     with torch.inference_mode():
         _, request = tapped_pass(subject)
     return sum(rows.nbytes for rows in request.rows.values())
+
+
+def _memory(setting: Setting, subject: Subject) -> Comparison:
+    what = (setting.model, subject.batch["input_ids"].tolist(), subject.queries)
+    return compare_memory(ready_to_run, (*what, "plain"), (*what, "rows"), pairs=setting.memory_pairs)
 
 
 def _line(setting: Setting, quantity: str, unit: str, both: Comparison, *, held: float, bound: float) -> Line:
@@ -243,24 +256,25 @@ def _squares(setting: Setting) -> Line:
     )
 
 
-def _real_model(name: str) -> tuple[Any, Iterator[int], tuple[list[int], list[int]]]:
-    """The model without its head, the ids of our sentences without end, and its special tokens before and after."""
-    loaded = load_model(name, device="cpu", dtype="float32")
-    loaded.backbone.set_attn_implementation("sdpa")
-    texts = [case.text for source in shipped_sets() for case in load_cases(source).cases]
-    ids = [loaded.tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
-    ends = list(loaded.tokenizer("")["input_ids"])
-    return loaded.backbone, cycle(chain.from_iterable(ids)), (ends[:1], ends[1:])
-
-
-def _random_bert() -> tuple[Any, Iterator[int], tuple[list[int], list[int]]]:
-    """A small random model, so that CI needs no weights; built anew it is the same."""
+def model_of(name: str) -> tuple[Any, Any]:
+    """The model without its head, and its tokenizer; the small random model of CI has none and needs no weights."""
+    if name != RANDOM:
+        loaded = load_model(name, device="cpu", dtype="float32")
+        loaded.backbone.set_attn_implementation("sdpa")
+        return loaded.backbone, loaded.tokenizer
     from transformers import BertConfig, BertModel
 
     torch.manual_seed(0)
     sizes = {"hidden_size": 256, "num_hidden_layers": 3, "num_attention_heads": 8, "intermediate_size": 1024}
-    model = BertModel(BertConfig(vocab_size=1000, **sizes), add_pooling_layer=False).eval()
-    return model, cycle(range(5, 1000)), ([2], [3])
+    return BertModel(BertConfig(vocab_size=1000, **sizes), add_pooling_layer=False).eval(), None
+
+
+def _our_sentences(tokenizer: Any) -> tuple[Iterator[int], tuple[list[int], list[int]]]:
+    """The ids of the shipped sentences over and over, and the special tokens before and after a text."""
+    texts = [case.text for name in shipped_sets() for case in load_cases(name).cases]
+    ids = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
+    ends = list(tokenizer("")["input_ids"])
+    return cycle(chain.from_iterable(ids)), (ends[:1], ends[1:])
 
 
 def header() -> str:
