@@ -35,6 +35,8 @@ class Ledger:
 
     name: str
     problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # what is no mistake, but may not be what was meant
+    about_cues: str = ""  # how this kind of file tells several cues apart, where that can go wrong
 
     def add(self, line: int | None, problem: str) -> None:
         """Note a problem; a line of None means the whole file."""
@@ -134,6 +136,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _read_csv(text: str, ledger: Ledger) -> tuple[Mapping[str, Any], Numbered]:
+    ledger.about_cues = "several cues are divided by |"
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     records: list[tuple[int, Any]] = []
     try:

@@ -53,6 +53,7 @@ class CaseSet:
     digest: str = ""
     language: str = ""
     description: str = ""
+    notes: tuple[str, ...] = ()  # what may not be meant as it stands in the file; not in the digest
 
     def __post_init__(self) -> None:
         if not self.cases:
@@ -79,8 +80,13 @@ def load_cases(source: str | Path) -> CaseSet:
         ledger.add(None, "holds no cases; allowed is one or more")
     if ledger.problems:
         raise ledger.error()
-    set_name = header.set or Path(path.name).stem
-    return CaseSet(name=set_name, cases=tuple(cases), language=header.language, description=header.description)
+    return CaseSet(
+        name=header.set or Path(path.name).stem,
+        cases=tuple(cases),
+        language=header.language,
+        description=header.description,
+        notes=tuple(ledger.notes[:1]),  # one line says it: a file is written in one way throughout
+    )
 
 
 def shipped_sets() -> tuple[str, ...]:
@@ -237,15 +243,24 @@ def _read_case(raw: Any, line: int, ledger: Ledger) -> Case | None:
     name = record.id or f"line-{line}"
     problems: list[str] = []
     text, target, cues = _placed(record, problems)
+    if ledger.about_cues and any(isinstance(cue, str) and cue not in text for cue in record.cues):
+        problems.append(ledger.about_cues)
     if target is None or problems:
         ledger.add(line, f"case {shown(name)}: {'; '.join(problems)}")
         return None
+    if record.marked is None and any(_in_marks(span, text) for span in (target, *cues)):
+        where = raw.lines["text"] if isinstance(raw, Fields) else line
+        ledger.notes.append(f"line {where}: text holds [ ] or {{ }} as characters; to mark words use `marked:`")
     about = {"sense": record.sense, "group": record.group}
     try:
         return Case(id=name, text=text, target=target, cues=cues, meta=record.meta, **about)
     except CasesError as error:
         ledger.add(line, str(error))
         return None
+
+
+def _in_marks(span: Span, text: str) -> bool:
+    return text[max(0, span.start - 1) : span.start] + text[span.end : span.end + 1] in ("[]", "{}")
 
 
 def _validated(kind: type[_Kind], raw: Mapping[str, Any], line: int, ledger: Ledger) -> _Kind | None:

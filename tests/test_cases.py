@@ -114,6 +114,29 @@ def test_numbers_and_truth_words_in_yaml_stay_text(read):
     assert (case.id, case.sense, case.group, case.meta) == ("007", "yes", "1.50", {"year": "1984"})
 
 
+def test_marks_around_the_target_or_a_cue_in_a_text_are_noted_once_and_kept(read):
+    loaded = read("- {text: '我{喜欢}苹果', target: 苹果, cues: [喜欢]}\n- {text: '我[苹果]', target: 苹果}\n")
+    assert loaded.notes == ("line 1: text holds [ ] or { } as characters; to mark words use `marked:`",)
+    assert [case.text for case in loaded.cases] == ["我{喜欢}苹果", "我[苹果]"]
+    assert loaded.digest == CaseSet(name="x", cases=loaded.cases).digest
+    assert read("- id: a\n  target: 苹果\n  text: 我[苹果]\n").notes[0].startswith("line 3: ")
+
+
+def test_marks_around_other_words_or_written_as_marks_are_not_noted(read):
+    assert (
+        read("- {text: '见[1]，我喜欢苹果', target: 苹果, cues: [喜欢]}\n- {text: '[苹果}', target: 苹果}\n").notes
+        == ()
+    )
+    assert read(r"- marked: '我{喜欢}\[[苹果]\]'").notes == ()
+
+
+def test_a_cue_missing_from_a_csv_says_what_divides_cues(refused):
+    message = refused("text,target,cues\n超市的甜苹果,苹果,超市;甜\n", "my.csv")
+    assert "cue '超市;甜' is not in the text" in message and message.endswith("; several cues are divided by |")
+    assert "divided" not in refused("- {text: 超市的甜苹果, target: 苹果, cues: [超市;甜]}")
+    assert "divided" not in refused("text,target,cues\n超市的甜苹果,梨,超市|甜\n", "my.csv")
+
+
 def test_an_empty_optional_field_means_not_given(read):
     assert read("- {id: a, text: 苹果好, target: 苹果, sense: , cues: ~, meta: null}").cases[0].cues == ()
     assert read(a_line(text="苹果好", target="苹果", cues=None), "my.jsonl").cases[0].cues == ()
