@@ -22,12 +22,16 @@ STATUS_STYLES = {"pass": "green", "fail": "bold red", "skip": "yellow"}
 LIGHT, DARK = (247, 251, 255), (8, 48, 107)  # weight 0 and the largest weight shown
 LONGEST_LABEL = 16
 QUIET_SECONDS = 2.0
-WIDE = 10_000  # columns where the output goes to a file or a program
+WIDE = 10**6  # columns where the output goes to a file or a program: one line a row
 
 
 def open_console(stream: TextIO) -> Console:
-    """Give a console for a stream: colours only on a terminal and without NO_COLOR, no markup, no emoji codes."""
-    return Console(file=stream, markup=False, highlight=False, emoji=False)
+    """Give a console for a stream: colours only on a terminal and without NO_COLOR, no markup, no emoji codes.
+
+    Off a terminal nothing is wrapped: whatever reads the lines wants a row a line.
+    """
+    width = None if stream.isatty() else WIDE
+    return Console(file=stream, width=width, markup=False, highlight=False, emoji=False)
 
 
 def visible(text: str) -> str:
@@ -54,7 +58,7 @@ def print_heat_map(
 
     The darkest colour is the largest weight on a word that is not special: a sink would leave the rest blank.
     """
-    shown = [_fitted(visible(label) or "∅") for label in labels]
+    shown = [_fitted(_visible_label(label)) for label in labels]
     widths = [max(3, cell_len(label)) for label in shown]
     names = [visible(name) for name in rows]
     margin = max((cell_len(name) for name in names), default=0)
@@ -93,9 +97,7 @@ def text_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
 def print_changes(
     console: Console, summary: Sequence[str], facts: Sequence[Sequence[str]], results: Sequence[Sequence[str]]
 ) -> None:
-    """Print what changed between two runs: first in words, then as tables, whole lines where nobody looks at them."""
-    if not console.is_terminal:
-        console.width = WIDE
+    """Print what changed between two runs: first in words, then as tables."""
     for line in summary:
         _print_line(console, _text(line))
     for columns, rows in ((("differs", "name", "A", "B"), facts), (("result", "where", "A", "B", "change"), results)):
@@ -148,6 +150,13 @@ def _visible_character(character: str) -> str:
         return chr(0x2400 + ord(character))  # ␊ and its like
     hidden = unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
     return f"<U+{ord(character):04X}>" if hidden else character
+
+
+def _visible_label(label: str) -> str:
+    """Give a word as it heads a column; one of spaces alone would leave the column without a head."""
+    if not label.strip():
+        label = "".join("␣" if unicodedata.category(character) == "Zs" else character for character in label)
+    return visible(label) or "∅"
 
 
 def _fitted(label: str) -> str:

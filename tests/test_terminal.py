@@ -85,10 +85,25 @@ def test_columns_line_up_where_characters_are_two_cells_wide() -> None:
 def test_a_long_text_is_broken_into_blocks_that_repeat_the_row_names(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "30")
     words = [f"字{number}" for number in range(20)]
-    lines = heat_map(io.StringIO(), labels=words, weights=np.full((2, 20), 0.05)).splitlines()
+    shown = heat_map(Screen(), labels=words, weights=np.full((2, 20), 0.05))
+    lines = without_colour(shown).splitlines()
     assert all(cell_len(line) <= 30 for line in lines)
     assert sum(line.startswith("layer 11") for line in lines) == len(lines) // 3 > 1
     assert [word for line in lines[::3] for word in line.split()] == words
+
+
+def test_piped_output_is_one_line_a_row_however_long() -> None:
+    words = [f"字{number}" for number in range(3000)]
+    lines = heat_map(io.StringIO(), labels=words, weights=np.full((2, 3000), 0.05)).splitlines()
+    assert len(lines) == 3 and lines[0].split() == words
+    stream = io.StringIO()
+    open_console(stream).print(text_table(["name", "why"], [["first", "why " * 50], ["second " * 30, "short"]]))
+    assert len(stream.getvalue().splitlines()) == 3
+
+
+def test_a_word_of_white_space_has_a_sign_over_its_column() -> None:
+    lines = heat_map(io.StringIO(), labels=["苹", "  ", "\n", "\u3000\n", "果"], weights=np.ones((1, 5)), rows=["0"])
+    assert lines.splitlines()[0].split() == ["苹", "␣␣", "␊", "␣␊", "果"]
 
 
 def test_a_word_longer_than_a_column_is_cut_visibly() -> None:
