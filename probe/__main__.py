@@ -7,14 +7,18 @@ import re
 import signal
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
+from typer.core import TyperCommand, TyperOption
 
 from probe.errors import CijingError
 
 if TYPE_CHECKING:
+    from probe.cases import CaseSet
     from probe.models import LoadedModel
 
 DEFAULT_MODEL = "builtin:e5-small"
@@ -33,6 +37,19 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Look at how a pretrained language model reads an ambiguous word.",
 )
+
+
+class _OnceEach(TyperCommand):
+    """A command that refuses a second value for an option that holds one: the first would be lost unsaid."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the arguments of the command, as Typer does; CijingError names an option given twice."""
+        _, _, given = self.make_parser(ctx).parse_args(list(args))
+        for place, option in enumerate(given):
+            single = isinstance(option, TyperOption) and not option.is_flag and not option.multiple
+            if single and option in given[:place]:
+                raise CijingError(f"{option.opts[0]} is given twice; give one")
+        return super().parse_args(ctx, args)
 
 
 def _numbers(text: str) -> frozenset[int]:
@@ -84,7 +101,7 @@ Budget = Annotated[Any, typer.Option(parser=_bytes, metavar="SIZE", help="Memory
 CutToFit = Annotated[bool, typer.Option("--cut-to-fit", help="Cut a text that is too long around its target.")]
 
 
-@app.command()
+@app.command(cls=_OnceEach)
 def report(
     cases: Annotated[str, typer.Argument(help="A shipped set (relations, apple) or a .yaml, .jsonl or .csv file.")] = (
         "relations"
@@ -120,12 +137,11 @@ def report(
         Any, typer.Option(parser=_folder, metavar="FOLDER", help="Keep captures here and use them again.")
     ] = None,
 ) -> None:
-    """Write a run folder about a set of cases: page, figures, tables and manifest."""
-    from probe.cases import load_cases
+    """Write a page about a set of cases. The run folder also holds figures, tables and a manifest."""
     from probe.runs import folder_name, open_run
     from probe.terminal import show_progress
 
-    case_set = load_cases(cases)
+    case_set = _cases(cases)
     target = out or Path("runs") / folder_name(case_set.name)
     with open_run(target, force=force) as folder:
         from probe.study import StudySettings, run_report
@@ -154,7 +170,7 @@ def report(
     print(target / "report.html")
 
 
-@app.command()
+@app.command(cls=_OnceEach)
 def compare(
     a: Annotated[str, typer.Argument(metavar="A", help=SOURCES)],
     b: Annotated[str, typer.Argument(metavar="B", help="The model or adapter to hold against A.")],
@@ -185,12 +201,11 @@ def compare(
         Any, typer.Option(parser=_folder, metavar="FOLDER", help="Keep captures here and use them again.")
     ] = None,
 ) -> None:
-    """Write a run folder about the same cases on two models or adapters: what B does that A does not."""
-    from probe.cases import load_cases
+    """Write a page about two models on the same cases. Models or adapters: what B does that A does not."""
     from probe.runs import folder_name, open_run
     from probe.terminal import show_progress
 
-    case_set = load_cases(cases)
+    case_set = _cases(cases)
     target = out or Path("runs") / f"{folder_name(case_set.name)}-compare"
     with open_run(target, force=force) as folder:
         from probe.comparison_study import run_comparison
@@ -220,14 +235,14 @@ def compare(
     print(target / "report.html")
 
 
-@app.command()
+@app.command(cls=_OnceEach)
 def diff(
     run_a: Annotated[Path, typer.Argument(metavar="RUN_A", help="A run folder.")],
     run_b: Annotated[Path, typer.Argument(metavar="RUN_B", help="Another, held against it.")],
     most: Annotated[int, typer.Option(min=0, max=LARGEST, help="At most so many changes are printed.")] = 20,
     csv: Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write every changed result here.")] = None,
 ) -> None:
-    """Say what changed between two run folders: model, cases, settings, packages, and results."""
+    """Say what changed between two run folders. Model, cases, settings, packages, and results are compared."""
     from probe.changes import changes_between, fact_rows, load_run, result_rows, summary_of, write_changes
     from probe.terminal import open_console, print_changes
 
@@ -237,7 +252,18 @@ def diff(
     print_changes(open_console(sys.stdout), summary_of(found), fact_rows(found), result_rows(found, most=most))
 
 
-@app.command()
+@contextmanager
+def _one_text() -> Iterator[None]:
+    """Leave out of an error the name of the case, which a text that comes alone was given by us."""
+    try:
+        yield
+    except CijingError as error:
+        message = re.sub(r"^case '(?:text|chat)'(: )?", lambda found: "" if found[1] else "the text", str(error))
+        raise type(error)(message) from error
+
+
+@app.command(cls=_OnceEach)
+@_one_text()
 def attend(
     target: Annotated[str, typer.Option("--target", "-t", help="The word to look from.")],
     text: Annotated[str | None, typer.Argument(help="The text, for example 我喜欢苹果.")] = None,
@@ -257,7 +283,7 @@ def attend(
     memory_budget: Budget = None,
     cut_to_fit: CutToFit = False,
 ) -> None:
-    """Show where a word's attention goes in one text, layer by layer, in percent."""
+    """Show one word's attention in the terminal. A row a layer says where it goes in one text, in percent."""
     if (text is None) == (chat is None):
         raise typer.BadParameter("give either a text or --chat FILE", param_hint="TEXT")
     from probe.cases import case_of
@@ -296,7 +322,7 @@ def attend(
     )
 
 
-@app.command()
+@app.command(cls=_OnceEach)
 def check(
     model: Annotated[str, typer.Argument(help=SOURCES)],
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
@@ -305,7 +331,7 @@ def check(
     revision: Revision = None,
     trust_remote_code: RemoteCode = False,
 ) -> None:
-    """Check that what is extracted is right on this model; exit code 1 where a check fails."""
+    """Check the extraction on this model. Exit code 1 where a check fails."""
     import json
     import math
     from dataclasses import asdict
@@ -325,9 +351,9 @@ def check(
     raise typer.Exit(0 if found.passed else 1)
 
 
-@app.command()
+@app.command(cls=_OnceEach)
 def models() -> None:
-    """List the models that come as packages, and whether they are built already."""
+    """List the builtin models. They come as packages; the list says which are built already."""
     from probe.models import known_models
     from probe.terminal import open_console, text_table
 
@@ -336,6 +362,15 @@ def models() -> None:
         for known in known_models()
     ]
     open_console(sys.stdout).print(text_table(("name", "size", "built", "licence", "what"), rows))
+
+
+def _cases(source: str) -> "CaseSet":
+    from probe.cases import load_cases
+
+    case_set = load_cases(source)
+    for note in case_set.notes:
+        _say(f"note: {note}")
+    return case_set
 
 
 def _load(model: str, *, device: str, dtype: str, revision: str | None, code: bool) -> "LoadedModel":

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from probe.models import LoadedModel
 
 Message = Mapping[str, str]
+BUILTINS = "neither builtin has one"
+WAY_OUT = "give a chat model with --model, or the text itself"
 ALLOWED = 'allowed is a JSON list of {"role": "user", "content": "…"}'
 
 
@@ -69,7 +71,7 @@ def _is_message(message: object) -> bool:
 
 def _templated(loaded: "LoadedModel", messages: Sequence[Message]) -> str:
     if not getattr(loaded.tokenizer, "chat_template", None):
-        raise ModelError(f"{loaded.name} has no chat template; give the text itself instead of messages")
+        raise ModelError(f"{loaded.name} has no chat template ({BUILTINS}); {WAY_OUT}")
     try:
         text = loaded.tokenizer.apply_chat_template([dict(message) for message in messages], tokenize=False)
     except Exception as error:  # a template raises what its author chose, for example where roles do not alternate

@@ -70,6 +70,13 @@ def test_help_names_every_command_and_every_command_has_help() -> None:
     } == set(COMMANDS)
 
 
+def test_the_help_tells_what_each_command_does_in_a_whole_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--help"]) == 0
+    summaries = re.findall(r"^  [a-z]+ +([A-Z].*)$", capsys.readouterr().out, re.MULTILINE)
+    assert len(summaries) == len(COMMANDS)
+    assert all(re.fullmatch(r"[^.]+[^.]\.", summary) for summary in summaries), summaries
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_help_of_a_command_exits_well_and_explains_each_option(
     command: str, capsys: pytest.CaptureFixture[str]
@@ -111,6 +118,8 @@ def test_help_takes_less_than_half_a_second_of_processor_time() -> None:
         (["report", "--cache", ""], "'': allowed is the name of a folder"),
         (["report", "--out", ""], "'': allowed is the name of a folder"),
         (["attend", "我", "-t", "我", "--png", "a.svg"], "'a.svg': allowed is a file ending in .png"),
+        (["attend", "我喜欢苹果", "-t", "苹果", "-t", "喜欢"], "--target is given twice; give one"),
+        (["report", "--seed", "1", "--language", "zh", "--seed", "2"], "--seed is given twice; give one"),
         (["check"], "Missing argument"),
     ],
 )
@@ -236,6 +245,18 @@ def test_a_name_that_no_model_can_have_is_one_line(source: str, capsys: pytest.C
     assert heard.count("\n") == 1 and "internal" not in heard
 
 
+def test_an_error_about_the_one_text_does_not_give_it_a_name(bert: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    long = ["我" * 100 + "苹果", "-t", "苹果"]
+    for arguments in (["我喜欢苹果", "-t", "梨"], [*long], ["我喜欢苹果", "-t", "苹果", "--memory-budget", "1KB"]):
+        assert run(["attend", *arguments, "-m", str(bert)]) == 2
+        assert not capsys.readouterr().err.startswith("case ")
+
+
+def test_a_cue_may_be_given_again_and_marks_both_words(bert: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["attend", "我喜欢苹果", "-t", "苹果", "-c", "我", "-c", "喜欢", "-m", str(bert)]) == 0
+    assert capsys.readouterr().err == ""
+
+
 # --- chat -------------------------------------------------------------------------------------------------------
 
 
@@ -295,7 +316,8 @@ def test_a_template_that_refuses_and_a_model_without_one_are_one_line(
     assert run(["attend", "--chat", file, "-t", "苹果", "-m", str(chatty)]) == 2
     assert "refuses these messages: begin with the user\n" in capsys.readouterr().err
     assert run(["attend", "--chat", file, "-t", "苹果", "-m", str(bert)]) == 2
-    assert "has no chat template" in capsys.readouterr().err
+    heard = capsys.readouterr().err
+    assert "has no chat template (neither builtin has one); give a chat model with --model, or the text itself" in heard
 
 
 # --- check and models -------------------------------------------------------------------------------------------
@@ -333,6 +355,17 @@ def test_report_writes_a_run_folder_and_says_where_the_page_is(
     assert str(tmp_path) not in (tmp_path / "run/report.html").read_text("utf-8")
     assert run(arguments) == 2 and "not empty" in capsys.readouterr().err
     assert run([*arguments, "--force", "--language", "zh"]) == 0
+
+
+def test_a_report_says_once_that_marks_in_a_text_are_read_as_characters(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("- {text: '我[苹果]', target: 苹果}\n" * 2, encoding="utf-8")
+    assert run(["report", str(path), "--model", "no/such-model", "--out", str(tmp_path / "run")]) == 2
+    assert capsys.readouterr().err.splitlines()[0] == (
+        "note: line 1: text holds [ ] or { } as characters; to mark words use `marked:`"
+    )
 
 
 def test_two_reports_of_the_same_are_the_same_bytes_but_for_the_manifest(
