@@ -114,12 +114,14 @@ def head_map(
     centre: float | None = None,
     limits: tuple[float, float] | None = None,
     heads: Sequence[str] = (),
+    reverse: bool = False,
     language: Language = "en",
 ) -> Figure:
     """Draw one cell a head. NaN is grey, an exact zero is white with a ring; `significant` heads are framed.
 
     grid [layer, head]; `heads` names the columns where they are not all heads
     from 0. With `centre` the colours diverge from it, evenly to both sides. `limits` gives several maps one scale.
+    `reverse` makes the lowest number the darkest, as for ranks.
     """
     grid = np.asarray(grid, dtype=float)  # [layer, head]
     if grid.ndim != 2 or grid.shape[0] != len(layers) or not grid.size:
@@ -130,14 +132,18 @@ def head_map(
         raise FigureError(f"head map {title!r}: significant has shape {np.shape(significant)}, not {grid.shape}")
     cell = float(np.clip(4.0 / max(grid.shape), 0.12, 0.33))  # inches
     width, height = cell * grid.shape[1], cell * grid.shape[0]
-    figure, axes, bar = _canvas(width=width, height=height, left=0.75, title=title)
+    right = max(0.85, 0.24 + 0.125 * _width(label))  # the bar's title starts at the bar and must end in the picture
+    figure, axes, bar = _canvas(width=width, height=height, left=0.75, title=title, right=right)
     low, high = limits or colour_limits([grid], centre=centre)
     cmap = _sequential() if centre is None else _diverging()
+    cmap = cmap.reversed() if reverse else cmap
     sns.heatmap(
         grid, ax=axes, cbar_ax=bar, cmap=cmap, vmin=low, vmax=high,
         linewidths=0.6 if cell > 0.2 else 0.3, linecolor="white", xticklabels=False, yticklabels=False,
     )  # fmt: skip
     _dress_bar(bar, label)
+    if reverse:
+        _rank_ticks(bar, low, high)
     _ticks(axes.xaxis, list(heads) or [str(head) for head in range(grid.shape[1])], cell)
     _ticks(axes.yaxis, list(layers), cell)
     axes.set_xlabel(message("figure.head", language), fontproperties=_font(9.5), color=_QUIET)
@@ -330,11 +336,12 @@ def _canvas(
     left: float,
     title: str,
     bar: bool = True,
+    right: float = 0.85,
     above: float = 0.0,
     below: float = 0.8,
 ) -> tuple[Figure, Axes, Axes]:
     """Give a figure whose axes measure width × height inches, with a bar for the colours beside them."""
-    right = 0.85 if bar else 0.25
+    right = right if bar else 0.25
     full_width, full_height = max(left + width + right, 3.6), below + height + 0.6 + above
     figure = Figure(figsize=(full_width, full_height), facecolor="white")
     axes = figure.add_axes((left / full_width, below / full_height, width / full_width, height / full_height))
@@ -378,6 +385,15 @@ def _dress_bar(bar: Axes, label: str) -> None:
     bar.set_title(label, loc="left", fontproperties=_font(9), color=_QUIET, pad=6, parse_math=False)
     bar.tick_params(length=0, pad=3, colors=_QUIET)
     bar.locator_params(axis="y", nbins=5)
+    for text in bar.get_yticklabels():
+        text.set_fontproperties(_font(8.5))
+
+
+def _rank_ticks(bar: Axes, low: float, high: float) -> None:
+    """The lowest number, and the dark end, on top; it is always named."""
+    steps = MaxNLocator(4, integer=True).tick_values(low, high)
+    bar.set_yticks([low, *(step for step in steps if low + (high - low) / 5 <= step <= high)])
+    bar.set_ylim(high, low)
     for text in bar.get_yticklabels():
         text.set_fontproperties(_font(8.5))
 

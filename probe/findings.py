@@ -1,7 +1,7 @@
 """From one model's observations to results: estimates with intervals, and what stands out, chosen and scored apart."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice, permutations
 from typing import Any
@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from probe.captures import Prepared
 from probe.contrasts import is_neutral
 from probe.experiments.causes import EVERYWHERE, CutEffects
-from probe.measures.focus import FOCUS, Measure
+from probe.measures.focus import FOCUS, Measure, visible
 from probe.measures.states import Readout
 from probe.rowtap import Layer
-from probe.stats import Estimate, bootstrap
+from probe.stats import FEWEST_FOR_INTERVAL, Estimate, bootstrap
 
 Floats = NDArray[np.float32]
 
@@ -44,6 +44,8 @@ class Observed:
     states: Floats | None = None  # at the readout: [case, state layer, dim]
     context: Floats | None = None  # mean input embedding of the other words: [case, dim]
     readout: Readout = "target"
+    cue_rows: Mapping[int, Floats] = field(default_factory=dict)
+    """Merged rows of the cues, for the cases of `target_rows` in which the cue is the word that reads."""
 
     def values(self, measure: Measure) -> Floats:
         """Values of one measure: [case, layer, head]; NaN for a neutral case, whose marked word is no cue."""
@@ -51,6 +53,11 @@ class Observed:
         if {measure.query, measure.key} & {"cue", "control"}:
             return np.where(self.neutral[:, None, None], np.nan, grid)
         return grid
+
+    @property
+    def causal(self) -> bool:
+        """Whether no layer lets a word see what comes after it."""
+        return all(layer.stack == "decoder" for layer in self.layers)
 
     @cached_property
     def neutral(self) -> NDArray[np.bool_]:
@@ -124,12 +131,12 @@ def mean_interval(values: NDArray[np.floating], units: Sequence[str], *, seed: i
 def strongest_head(observed: Observed) -> Standout | None:
     """The head with the largest mass on the cue above the control, chosen on half of the cue words, scored on the rest.
 
-    None where fewer than four units have both numbers.
+    None where the units with both numbers are too few for an interval on the second half.
     """
     difference = observed.values(MASS_ON_CUE) - observed.values(MASS_ON_CONTROL)  # [case, layer, head]
     known = ~np.isnan(difference).all((1, 2))
     names = sorted({unit for unit, ok in zip(observed.units, known, strict=True) if ok})
-    if len(names) < 4:
+    if len(names) < 2 * FEWEST_FOR_INTERVAL:
         return None
     shuffled = np.random.default_rng(observed.seed).permutation(len(names))
     choosing = {names[index] for index in shuffled[: len(names) // 2]}
@@ -159,17 +166,14 @@ def crossed_pairs(items: Sequence[Prepared], *, most: int) -> list[tuple[int, in
 def crossed_frame(observed: Observed, pairs: Sequence[tuple[int, int]], effects: CutEffects | None) -> pd.DataFrame:
     """One row a crossed pair: mass and cut effect of the own cue beside those of the other's.
 
-    Mass is the mean over all heads of layers that see the cue; `effects` has one row a pair, its control column the
-    other's cue, and may be None where edges cannot be cut.
+    Mass is the mean over all heads, from the word that reads: where that is the own cue, what it gives to its target
+    stands beside what it gives to the other's cue. NaN where the mask hides the word. `effects` has one row a pair,
+    its control column the other's cue, and may be None where edges cannot be cut.
     """
     rows = []
     for number, (place, other) in enumerate(pairs):
         own, theirs = observed.items[place], observed.items[other]
-        row = observed.target_rows.get(place)
-        own_mass, other_mass = (
-            float(row[..., [i for words in item.cues for i in words]].sum(-1).mean()) if row is not None else np.nan
-            for item in (own, theirs)
-        )
+        own_mass, other_mass = _crossed_mass(observed, place, other)
         rows.append(
             {
                 "case": own.case.id,
@@ -184,6 +188,22 @@ def crossed_frame(observed: Observed, pairs: Sequence[tuple[int, int]], effects:
             }
         )
     return pd.DataFrame(rows)
+
+
+def _crossed_mass(observed: Observed, place: int, other: int) -> tuple[float, float]:
+    """Mass of the reading word's row on its partner, and on the other's cue."""
+    own, theirs = (tuple(i for words in observed.items[at].cues for i in words) for at in (place, other))
+    item = observed.items[place]
+    turned = place in observed.cue_rows
+    query, partner = (own, item.target) if turned else (item.target, own)
+    row = (observed.cue_rows if turned else observed.target_rows).get(place)
+    masses = [
+        float(row[..., list(key)].sum(-1).mean())
+        if row is not None and visible(item, query=query, key=key, causal=observed.causal)
+        else np.nan
+        for key in (partner, theirs)
+    ]
+    return masses[0], masses[1]
 
 
 def observation_frame(

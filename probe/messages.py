@@ -33,8 +33,8 @@ MESSAGES: dict[str, Message] = {
     "page.skip": Message(en="Skip to the text", zh="跳到正文"),
     "page.made": Message(en="How this was made", zh="本页的来历"),
     "page.made_note": Message(
-        en="This page is one file. It loads and sends nothing. Its numbers stand in the run folder.",
-        zh="本页是单个文件，不加载也不发送任何内容；每个数字都能在运行文件夹的表格中找到。",
+        en="This page is one file. It loads and sends nothing. Its main numbers stand in the tables of the run folder or follow from them.",
+        zh="本页是单个文件，不加载也不发送任何内容；主要数字在运行文件夹的表格中，或可由其中算出。",
     ),
     "page.noscript": Message(
         en="The sentence viewer needs JavaScript. Text, tables and pictures can be read without it.",
@@ -72,7 +72,7 @@ MESSAGES: dict[str, Message] = {
     "viewer.head": Message(en="Head", zh="头"),
     "viewer.mean": Message(en="mean", zh="平均"),
     "viewer.mean_short": Message(en="μ", zh="均"),
-    "viewer.bare": Message(en="without special tokens and sink", zh="不计特殊标记与汇点"),
+    "viewer.bare": Message(en="without special tokens and sink", zh="不计特殊标记和首词元（注意力汇点）"),
     "viewer.fixed": Message(en="scale from 0 to 1", zh="色标固定为 0 到 1"),
     "viewer.grid_cue": Message(
         en="Attention from the target to the cue, every layer and head", zh="每层每头中目标词对线索词的注意力"
@@ -92,7 +92,9 @@ MESSAGES: dict[str, Message] = {
     "viewer.on_other": Message(en="at most {value} on one token", zh="单个词元至多 {value}"),
     "viewer.token": Message(en="{label} gets {value} of the attention", zh="{label} 得到 {value} 的注意力"),
     "viewer.left_out": Message(en="left out", zh="不计"),
-    "viewer.empty": Message(en="nothing is left without special tokens and sink", zh="除去特殊标记与汇点后没有剩余"),
+    "viewer.empty": Message(
+        en="nothing is left without special tokens and sink", zh="除去特殊标记和首词元（注意力汇点）后没有剩余"
+    ),
     "viewer.target": Message(en="target", zh="目标词"),
     "viewer.cue": Message(en="cue", zh="线索词"),
     "viewer.special": Message(en="special token", zh="特殊标记"),
@@ -114,37 +116,57 @@ MESSAGES: dict[str, Message] = {
         en="{model} · {count} cases",
         zh="{model} · {count} 个例句",
     ),
+    "study.subtitle_one": Message(
+        en="{model} · {count} case",
+        zh="{model} · {count} 个例句",
+    ),
     "study.findings": Message(
         en="What was found",
         zh="发现了什么",
     ),
     "study.read": Message(
-        en="{count} cases were read, {cued} with a cue word ({units} distinct cues), in {layers} attention layers of {heads} heads each.",
+        en="{count} cases were read, {cued} with a cue word (distinct cues: {units}), in {layers} attention layers of {heads} heads each.",
+        zh="共读 {count} 个例句，其中 {cued} 个标有线索词（{units} 个不同的线索）；模型有 {layers} 个注意力层，每层 {heads} 个头。",
+    ),
+    "study.read_one": Message(
+        en="{count} case was read, {cued} with a cue word (distinct cues: {units}), in {layers} attention layers of {heads} heads each.",
         zh="共读 {count} 个例句，其中 {cued} 个标有线索词（{units} 个不同的线索）；模型有 {layers} 个注意力层，每层 {heads} 个头。",
     ),
     "study.neutral": Message(
         en=" {count} more hold a neutral word in the place of a cue; they stand in minimal groups only.",
-        zh=" 另有 {count} 个在线索词的位置上是中性词，只用于最小对立组。",
+        zh="另有 {count} 个在线索词的位置上是中性词，只用于最小对立组。",
+    ),
+    "study.neutral_one": Message(
+        en=" {count} more holds a neutral word in the place of a cue; it stands in minimal groups only.",
+        zh="另有 {count} 个在线索词的位置上是中性词，只用于最小对立组。",
     ),
     "study.not_visible": Message(
         en=" In {count} of them the target cannot see the cue: the mask hides later words from it, so there is no number, rather than 0.",
-        zh=" 其中 {count} 个的目标词看不到线索词：掩码遮住了后面的词，因此没有数值，而不是 0。",
+        zh="其中 {count} 个的目标词看不到线索词：掩码遮住了后面的词，因此没有数值，而不是 0。",
     ),
     "study.no_control": Message(
-        en=" {count} have no other word that could serve as a matched control and are left out of comparisons.",
-        zh=" 有 {count} 个句子没有可作匹配对照的其他词，不参与比较。",
+        en=" {count} cases have no other word that could serve as a matched control and are left out of comparisons.",
+        zh="有 {count} 个句子没有可作匹配对照的其他词，不参与比较。",
+    ),
+    "study.no_control_one": Message(
+        en=" {count} case has no other word that could serve as a matched control and is left out of comparisons.",
+        zh="有 {count} 个句子没有可作匹配对照的其他词，不参与比较。",
     ),
     "study.was_cut": Message(
         en=" {count} texts were longer than the model's positions and were cut around the target.",
-        zh=" 有 {count} 个文本超过模型的位置数，已围绕目标词截取。",
+        zh="有 {count} 个文本超过模型的位置数，已围绕目标词截取。",
+    ),
+    "study.was_cut_one": Message(
+        en=" {count} text was longer than the model's positions and was cut around the target.",
+        zh="有 {count} 个文本超过模型的位置数，已围绕目标词截取。",
     ),
     "study.cause": Message(
         en="Cause: with the edge to the cue cut in every layer and head, the reading word's last state moves by {cue} of its length; with the edge to a matched control word cut, by {control}. The cue moves it more in {more} of {both} cases; the difference is {difference} percentage points: {verdict}.",
-        zh="因果：在所有层和头中切断通向线索词的边，读取词的最后一层状态移动其长度的 {cue}；切断通向匹配对照词的边，移动 {control}。{both} 个例句中有 {more} 个线索词的影响更大；差为 {difference} 个百分点：{verdict}。",
+        zh="因果：在所有层和头中切断通向线索词的边，读取词（双向模型中即目标词）的最后一层状态移动其长度的 {cue}；切断通向匹配对照词的边，移动 {control}。{both} 个例句中有 {more} 个线索词的影响更大；差为 {difference} 个百分点：{verdict}。",
     ),
     "study.cause_alone": Message(
         en="Cause: with the edge to the cue cut in every layer and head, the reading word's last state moves by {cue} of its length. No case has a matched control word to compare with.",
-        zh="因果：在所有层和头中切断通向线索词的边，读取词的最后一层状态移动其长度的 {cue}。没有例句有可比的匹配对照词。",
+        zh="因果：在所有层和头中切断通向线索词的边，读取词（双向模型中即目标词）的最后一层状态移动其长度的 {cue}。没有例句有可比的匹配对照词。",
     ),
     "study.turned": Message(
         en="In {count} of {total} cases the cue stands after the target of a causal model. There the later word reads: the cut edge is cue → target, and the state is the cue's.",
@@ -167,7 +189,7 @@ MESSAGES: dict[str, Message] = {
         zh="各词的末层状态全为零，无法计算相对变化",
     ),
     "study.mass": Message(
-        en="Mass: averaged over all heads, the target gives {cue} of its attention to the cue and {control} to the matched control, in {cases} cases that have both; the difference is {difference} percentage points: {verdict}. Mass describes; the cut edge tells what it does.",
+        en="Mass: averaged over all heads, the target gives {cue} of its attention to the cue and {control} to the matched control (cases that have both: {cases}); the difference is {difference} percentage points: {verdict}. Mass describes; the cut edge tells what it does.",
         zh="注意力：对所有头取平均，目标词把 {cue} 的注意力给线索词，{control} 给匹配对照词（两者都有的 {cases} 个例句）；差为 {difference} 个百分点：{verdict}。注意力质量只是描述，切断边才说明作用。",
     ),
     "study.disagree": Message(
@@ -175,9 +197,16 @@ MESSAGES: dict[str, Message] = {
         zh="这里注意力与因果不一致：目标词看向哪里，并不就是它的理解从哪里来。",
     ),
     "study.head": Message(
-        en="One head stands out: {stack} layer {layer}, head {head}, chosen as the strongest on one half of the cue words; on the other half it gives the cue {score} percentage points more than the control ({units} cues): {verdict}. It is a description of these sentences, not a test of heads.",
-        zh="有一个头突出：{stack} 第 {layer} 层第 {head} 头，用一半线索词选出；在另一半上，它给线索词的注意力比对照多 {score} 个百分点（{units} 个线索）：{verdict}。这是对这些句子的描述，不是对头的检验。",
+        en="One head stands out: {stack}layer {layer}, head {head}, chosen as the strongest on one half of the cue words; on the other half it gives the cue {score} percentage points more than the control ({units} cues): {verdict}. It is a description of these sentences, not a test of heads.",
+        zh="有一个头突出：{stack}第 {layer} 层第 {head} 头，用一半线索词选出；在另一半上，它给线索词的注意力比对照多 {score} 个百分点（{units} 个线索）：{verdict}。这是对这些句子的描述，不是对头的检验。",
     ),
+    "study.head_fails": Message(
+        en="No head holds up: {stack}layer {layer}, head {head}, chosen on one half of the cue words, differs from the control by {score} percentage points on the other half ({units} cues): {verdict}.",
+        zh="没有一个头站得住：用一半线索词选出的{stack}第 {layer} 层第 {head} 头，在另一半（{units} 个线索）上与对照之差为 {score} 个百分点，{verdict}。",
+    ),
+    "study.stack_encoder": Message(en="encoder ", zh="编码器"),
+    "study.stack_decoder": Message(en="decoder ", zh="解码器"),
+    "study.stack_cross": Message(en="cross-attention ", zh="交叉注意力"),
     "study.no_head": Message(
         en="Too few cue words to choose a head on one half and score it on the other.",
         zh="线索词太少，无法用一半选头、另一半打分。",
@@ -206,6 +235,18 @@ MESSAGES: dict[str, Message] = {
     "study.verdict_thin": Message(
         en="too few units for an interval",
         zh="单元太少，没有区间",
+    ),
+    "study.moved_more": Message(
+        en="the cue moves it more",
+        zh="线索词影响更大",
+    ),
+    "study.moved_less": Message(
+        en="the cue moves it less",
+        zh="线索词影响更小",
+    ),
+    "study.no_layers": Message(
+        en="No edges were cut layer by layer (--layer-cut-cases 0).",
+        zh="没有逐层切断（--layer-cut-cases 0）。",
     ),
     "study.causes": Message(
         en="What the edge to the cue does",
@@ -315,17 +356,25 @@ MESSAGES: dict[str, Message] = {
         en="The row of the target in every layer and head. Choose a sentence, then a cell.",
         zh="目标词在每层每头中的一行。先选句子，再选格子。",
     ),
+    "study.reads_back": Message(
+        en="cue → target: the later word reads",
+        zh="线索词 → 目标词：由后面的词来读",
+    ),
     "study.kinds": Message(
         en="By sense or relation",
         zh="按义项或关系",
     ),
     "study.kinds_text": Message(
-        en="Means over cases; few cases make rough numbers.",
-        zh="对例句取平均；例句少则数值粗略。",
+        en="Means over the cases that have both a cue and a matched control, for which a number is known; few cases make rough numbers.",
+        zh="只对既有线索词又有匹配对照词、且有数值的例句取平均；例句少则数值粗略。",
     ),
     "study.kinds_table": Message(
         en="Cut-edge effect (every layer) and attention mass (mean over heads) by kind",
         zh="各类的切断边影响（所有层）与注意力质量（对头平均）",
+    ),
+    "study.kinds_table_mass": Message(
+        en="Attention mass (mean over heads) by kind",
+        zh="各类的注意力质量（对头平均）",
     ),
     "study.crossed": Message(
         en="Crossed pairs",
@@ -388,6 +437,10 @@ MESSAGES: dict[str, Message] = {
         en="All sentences were written for this tool; they show how to look, and are no sample of the language.",
         zh="所有句子都是为本工具写的；它们演示怎样看，并不是语言的抽样。",
     ),
+    "study.reading_limits_own": Message(
+        en="These sentences are the user's own; the results speak of them, not of the language.",
+        zh="这些句子由使用者提供；结果只说明这些句子，不代表整个语言。",
+    ),
     "study.reading_causal": Message(
         en="This model is causal: a word sees only what stands before it. In 苹果手机 the word 苹果 cannot read 手机; the later word reads the earlier one.",
         zh="这个模型是因果的：一个词只能看到它前面的内容。在“苹果手机”中，“苹果”读不到“手机”；由后面的词读前面的词。",
@@ -431,6 +484,18 @@ MESSAGES: dict[str, Message] = {
     "study.col_n": Message(
         en="n",
         zh="n",
+    ),
+    "study.col_n_control": Message(
+        en="n with control",
+        zh="n（有对照）",
+    ),
+    "study.col_n_control_cut": Message(
+        en="n with control, cut",
+        zh="n（有对照，切断）",
+    ),
+    "study.col_n_control_mass": Message(
+        en="n with control, mass",
+        zh="n（有对照，注意力）",
     ),
     "study.col_low": Message(
         en="low",
@@ -507,7 +572,7 @@ MESSAGES: dict[str, Message] = {
     ),
     "senses.states_few": Message(
         en=" Left out, with fewer than three sentences: {names}.",
-        zh=" 例句少于三个而未计入：{names}。",
+        zh="例句少于三个而未计入：{names}。",
     ),
     "senses.contrasts": Message(
         en="Heads and causes in minimal groups",
@@ -534,12 +599,16 @@ MESSAGES: dict[str, Message] = {
         zh="例组",
     ),
     "senses.groups_text": Message(
-        en="The first group of each of the first contrasts, chosen by order and not by what they show; the row of the target in the head that differs most for that contrast.",
-        zh="按顺序取前几项对比的第一组，不按结果挑选；图中是该对比差异最大的头里目标词的一行。",
+        en="The first group of each of the first contrasts, chosen by order and not by what they show; the row of the reading word in the head that differs most for that contrast: the target, or the cue where a causal model cannot look ahead.",
+        zh="按顺序取前几项对比的第一组，不按结果挑选；图中是该对比差异最大的头里读取词的一行：即目标词；因果模型看不到后文时为线索词。",
     ),
     "senses.group": Message(
         en="{contrast}: layer {layer}, head {head}",
         zh="{contrast}：第 {layer} 层第 {head} 头",
+    ),
+    "senses.group_back": Message(
+        en="{contrast}: layer {layer}, head {head}, cue → target",
+        zh="{contrast}：第 {layer} 层第 {head} 头，线索词 → 目标词",
     ),
     "senses.row_cue": Message(
         en="cue",
@@ -683,7 +752,7 @@ MESSAGES: dict[str, Message] = {
     ),
     "comparison.cause": Message(
         en="Cause: with the edge to the cue cut in every layer and head, the reading word's last state moves by {a} of its length in A and by {b} in B. The difference is {difference} percentage points over {cases} cases ({units} cues): {verdict}.",
-        zh="因果：在所有层和头中切断通向线索词的边，读取词的最后一层状态在 A 中移动其长度的 {a}，在 B 中移动 {b}。{cases} 个例句（{units} 个线索）上的差为 {difference} 个百分点：{verdict}。",
+        zh="因果：在所有层和头中切断通向线索词的边，读取词（双向模型中即目标词）的最后一层状态在 A 中移动其长度的 {a}，在 B 中移动 {b}。{cases} 个例句（{units} 个线索）上的差为 {difference} 个百分点：{verdict}。",
     ),
     "comparison.cause_control": Message(
         en="Above a matched control word, the cue moves the state by {a} points in A and by {b} in B; the difference is {difference} percentage points: {verdict}.",
@@ -845,7 +914,9 @@ def message(key: str, language: Language, /, **values: object) -> str:
     wanted = found.placeholders(language)
     if wanted != values.keys():
         raise KeyError(f"message {key!r} wants {sorted(wanted)}, got {sorted(values)}")
-    return found.text(language).format(**values)
+    text = found.text(language).format(**values)
+    # A full-width bracket brings its own space; whether a value ends with one is known only now.
+    return text.replace("） 个百分点", "）个百分点") if language == "zh" else text
 
 
 def messages_under(prefix: str, language: Language) -> dict[str, str]:

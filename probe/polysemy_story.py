@@ -166,9 +166,10 @@ def _states(found: Polysemy, states: SenseStates, pictures: dict[str, bytes]) ->
 
 def _groups(found: Polysemy, pictures: dict[str, bytes]) -> Section:
     shown: list[Picture] = []
-    strongest = {one.contrast: one for one in reversed(found.heads) if one.measure.query == "target"}
+    strongest = {(one.contrast, one.measure.query): one for one in reversed(found.heads)}
     for pair in example_pairs(found.observed.items):
-        one = strongest.get(pair.contrast, found.heads[0])
+        reader = "cue" if pair.cue in found.observed.cue_rows else "target"
+        one = strongest.get((pair.contrast, reader), found.heads[0])
         drawn = _drawn_pair(found, pair, best_head(one))
         if drawn is not None:
             name = f"group_{len(shown)}.png"
@@ -178,7 +179,9 @@ def _groups(found: Polysemy, pictures: dict[str, bytes]) -> Section:
 
 
 def _drawn_pair(found: Polysemy, pair: SlotPair, place: tuple[int, int]) -> tuple[bytes, str] | None:
-    rows = [found.observed.target_rows.get(case) for case in (pair.cue, pair.neutral)]
+    turned = pair.cue in found.observed.cue_rows
+    kept = found.observed.cue_rows if turned else found.observed.target_rows
+    rows = [kept.get(case) for case in (pair.cue, pair.neutral)]
     cue, neutral = found.observed.items[pair.cue], found.observed.items[pair.neutral]
     if rows[0] is None or rows[1] is None or len(cue.tokens.labels) != len(neutral.tokens.labels):
         return None
@@ -188,7 +191,8 @@ def _drawn_pair(found: Polysemy, pair: SlotPair, place: tuple[int, int]) -> tupl
         one if one == other else f"{one}/{other}"
         for one, other in zip(cue.tokens.labels, neutral.tokens.labels, strict=True)
     ]
-    title = found.say("group", contrast=pair.contrast, layer=layer.index, head=found.observed.heads[place[1]])
+    key = "group_back" if turned else "group"
+    title = found.say(key, contrast=pair.contrast, layer=layer.index, head=found.observed.heads[place[1]])
     figure = sentence_map(
         labels, weights, rows=(found.say("row_cue"), found.say("row_neutral")), target=cue.target,
         cues=[index for words in cue.cues for index in words], title=title, language=found.language,

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 Floats = NDArray[np.float64]
+FEWEST_FOR_INTERVAL = 5
+"""Below so many units there is a mean and no interval: resampling four numbers says nothing of a fifth."""
 _BLOCK = 500_000  # drawn counts held at once, 4 MB
 
 
@@ -45,7 +47,7 @@ def bootstrap(
 ) -> Estimate:
     """Mean over units with a percentile bootstrap interval; values [case, ...], NaN = not defined.
 
-    The interval is NaN below two units. Deterministic for a seed.
+    The interval is NaN below FEWEST_FOR_INTERVAL units. Deterministic for a seed.
     """
     means, names = unit_means(values, units)
     flat = means.reshape(len(names), -1)
@@ -56,7 +58,7 @@ def bootstrap(
         mean = filled.sum(0) / n
     resampled = _resampled_means(filled, known, resamples=resamples, seed=seed)  # [resample, cell]
     low, high = _percentiles(resampled, level)
-    thin = n < 2
+    thin = n < FEWEST_FOR_INTERVAL
     low[thin], high[thin] = np.nan, np.nan
     shape = means.shape[1:]
     return Estimate(mean=mean.reshape(shape), low=low.reshape(shape), high=high.reshape(shape), units=n.reshape(shape))

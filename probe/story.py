@@ -1,13 +1,13 @@
 """From results to the sections of the page: pictures, tables, and plain words that are generated from the numbers."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from probe.cases import CaseSet
+from probe.cases import CaseSet, load_cases, shipped_sets
 from probe.contrasts import is_neutral
 from probe.experiments.causes import EVERYWHERE
 from probe.figures import head_map, layer_curve, png_bytes
@@ -30,6 +30,7 @@ from probe.polysemy_story import Polysemy, sense_sections, sense_words
 from probe.report import Picture, Section, SentenceMap, SentenceMaps, Table
 from probe.routes import Route
 from probe.selfcheck import CheckReport
+from probe.stats import bootstrap
 
 _TOP_HEADS = 10
 _MOST_KINDS = 100
@@ -57,6 +58,10 @@ class Story:
     def say(self, key: str, /, **values: object) -> str:
         """A string of the message table in the page's language."""
         return message(f"study.{key}", self.language, **values)
+
+    def count(self, key: str, /, *, count: int, **values: object) -> str:
+        """A string that says how many, in the singular for one."""
+        return self.say(f"{key}_one" if count == 1 else key, count=count, **values)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +92,7 @@ def page_of(story: Story) -> Page:
     )
     return Page(
         title=story.say("title", cases=story.case_set.name),
-        subtitle=story.say("subtitle", model=story.loaded.name, count=len(story.observed.items)),
+        subtitle=story.count("subtitle", model=story.loaded.name, count=len(story.observed.items)),
         sections=sections,
         provenance=_provenance(story),
         pictures=pictures,
@@ -113,7 +118,7 @@ def _what_was_read(story: Story) -> str:
     cued = [bool(item.cues) and not is_neutral(item) for item in items]
     with_cue = sum(cued)
     controlled = ~np.isnan(story.observed.values(MASS_ON_CONTROL)).all((1, 2))
-    text = story.say(
+    text = story.count(
         "read",
         count=len(items),
         cued=with_cue,
@@ -122,13 +127,13 @@ def _what_was_read(story: Story) -> str:
         heads=len(story.observed.heads),
     )
     if len(items) - with_cue and story.observed.neutral.any():
-        text += story.say("neutral", count=int(story.observed.neutral.sum()))
+        text += story.count("neutral", count=int(story.observed.neutral.sum()))
     if with_cue - int(seen.sum()):
         text += story.say("not_visible", count=with_cue - int(seen.sum()))
     if int(seen.sum()) - int((seen & controlled).sum()):
-        text += story.say("no_control", count=int(seen.sum()) - int((seen & controlled).sum()))
+        text += story.count("no_control", count=int(seen.sum()) - int((seen & controlled).sum()))
     cut = sum(item.was_cut for item in items)
-    return text + (story.say("was_cut", count=cut) if cut else "")
+    return text + (story.count("was_cut", count=cut) if cut else "")
 
 
 def _cause_words(story: Story) -> Iterator[str]:
@@ -148,7 +153,8 @@ def _cause_words(story: Story) -> Iterator[str]:
     more = int((cuts.cue[both, 0] > cuts.control[both, 0]).sum())
     yield story.say(
         "cause", cue=_percent(control.mean + difference.mean), control=_percent(control.mean), more=more,
-        both=int(both.sum()), difference=_points(story, difference), verdict=_verdict(story, difference),
+        both=int(both.sum()), difference=_points(story, difference),
+        verdict=_verdict(story, difference, said="moved"),
     )  # fmt: skip
     turned = sum(direction == "cue → target" for direction in cuts.directions)
     if turned:
@@ -189,9 +195,11 @@ def _head_words(story: Story) -> Iterator[str]:
     if head is None:
         yield story.say("no_head")
         return
+    several = len({layer.stack for layer in story.observed.layers}) > 1
     yield story.say(
-        "head", stack=head.stack, layer=head.layer, head=head.head, score=_points(story, head.score),
-        units=head.score.units, verdict=_verdict(story, head.score),
+        "head" if head.score.low > 0 else "head_fails",
+        stack=story.say(f"stack_{head.stack}") if several else "", layer=head.layer, head=head.head,
+        score=_points(story, head.score), units=head.score.units, verdict=_verdict(story, head.score),
     )  # fmt: skip
 
 
@@ -219,13 +227,16 @@ def _causes(story: Story, pictures: dict[str, bytes]) -> Section:
     why_not = _why_no_cuts(story)
     if why_not:
         return Section(key="causes", title=story.say("causes"), text=(story.say("no_cuts", reason=why_not),))
-    layers = frame[(frame["contrast"] == "mean") & (frame["layer"] != EVERYWHERE)].copy()
-    layers["edge"] = [story.say(f"edge_{key}") for key in layers["key"]]
-    figure = layer_curve(
-        layers, x="layer", y="estimate", low="low", high="high", series="edge", title=story.say("curve"),
-        label=story.say("moved"), language=story.language,
-    )  # fmt: skip
-    picture = _picture(story, pictures, "cut_effect.png", png_bytes(figure), "curve")
+    layers = _paired_layers(story)
+    figures = []
+    if layers["estimate"].isna().all():
+        text.append(story.say("no_layers"))
+    else:
+        figure = layer_curve(
+            layers, x="layer", y="estimate", low="low", high="high", series="edge", title=story.say("curve"),
+            label=story.say("moved"), language=story.language,
+        )  # fmt: skip
+        figures.append(_picture(story, pictures, "cut_effect.png", png_bytes(figure), "curve"))
     columns = tuple(
         story.say(f"col_{name}") for name in ("layer", "effect_cue", "effect_control", "difference", "low", "high", "n")
     )
@@ -233,7 +244,7 @@ def _causes(story: Story, pictures: dict[str, bytes]) -> Section:
         key="causes",
         title=story.say("causes"),
         text=tuple(text),
-        figures=(picture,),
+        figures=tuple(figures),
         tables=(
             Table(
                 caption=story.say("cut_table"),
@@ -245,6 +256,20 @@ def _causes(story: Story, pictures: dict[str, bytes]) -> Section:
     )
 
 
+def _paired_layers(story: Story) -> pd.DataFrame:
+    """The two lines of the layer curve, over the same cases: those with a control, or all where none has one."""
+    cuts = story.observed.cue_cuts
+    assert cuts is not None
+    alone = np.isnan(cuts.control)
+    lines = {"cue": cuts.cue if alone.all() else np.where(alone, np.nan, cuts.cue), "control": cuts.control}
+    frames = []
+    for key, values in lines.items():
+        found = bootstrap(values[:, 1:], cut_units(story.observed), seed=story.observed.seed)
+        columns = {"layer": cuts.layers, "estimate": found.mean, "low": found.low, "high": found.high}
+        frames.append(pd.DataFrame(columns).assign(edge=story.say(f"edge_{key}")))
+    return pd.concat(frames, ignore_index=True)
+
+
 def _cut_rows(story: Story, frame: pd.DataFrame) -> tuple[tuple[Any, ...], ...]:
     rows = []
     alone = frame[(frame["key"] == "cue") & (frame["contrast"] == "mean")].set_index("layer")["estimate"]
@@ -253,6 +278,8 @@ def _cut_rows(story: Story, frame: pd.DataFrame) -> tuple[tuple[Any, ...], ...]:
         name = story.say("everywhere") if layer == EVERYWHERE else str(layer)
         paired = gap["control"] + gap["estimate"]  # the same cases on both sides
         cue = alone[layer] if np.isnan(paired) else paired
+        if np.isnan(cue):
+            continue  # not cut in this layer
         values = (cue, gap["control"], gap["estimate"], gap["low"], gap["high"])
         rows.append((name, *(float(value) for value in values), int(gap["n"])))
     return tuple(rows)
@@ -275,6 +302,7 @@ def _maps(story: Story, pictures: dict[str, bytes]) -> Section:
         figure = head_map(
             grid, title=story.say(key), layers=layer_names(story.observed), label=story.say(f"{key}_unit"),
             heads=head_names(story.observed), centre=centre, language=story.language,
+            limits=(1.0, max(2.0, float(np.nanmax(grid)))) if measure == RANK else None, reverse=measure == RANK,
         )  # fmt: skip
         figures.append(_picture(story, pictures, f"{key}.png", png_bytes(figure), key))
     return Section(
@@ -322,20 +350,22 @@ def _top_heads(story: Story) -> Table:
 
 def _sentences(story: Story) -> Section:
     observed = story.observed
-    causal = all(layer.stack == "decoder" for layer in observed.layers)
     items = []
     for place, row in observed.target_rows.items():
         item = observed.items[place]
+        cue, turned = tuple(i for words in item.cues for i in words), place in observed.cue_rows
+        query, partner = (cue, item.target) if turned else (item.target, cue)
         special = tuple(int(i) for i in np.flatnonzero(item.tokens.special))
         items.append(
             SentenceMap(
                 case=item.case.id,
                 labels=item.tokens.labels,
-                target=item.target,
-                cues=tuple(i for words in item.cues for i in words),
+                target=query,
+                cues=partner,
                 special=special,
-                sink=0 if causal and 0 not in special and 0 not in item.target else None,
-                weights=np.clip(row, 0, 1),
+                sink=0 if observed.causal and not {0} & {*special, *query} else None,
+                weights=np.clip(observed.cue_rows.get(place, row), 0, 1),
+                note=story.say("reads_back") if turned else "",
                 sense=item.case.sense,
                 text=item.case.text,
             )
@@ -362,13 +392,16 @@ def _kinds(story: Story) -> Section:
     if observed.cue_cuts is not None and observed.cut_cases:
         effect[list(observed.cut_cases)] = observed.cue_cuts.cue[:, 0]
         effect_control[list(observed.cut_cases)] = observed.cue_cuts.control[:, 0]
+    cut = not _why_no_cuts(story)
+    pairs = [(effect, effect_control)] * cut + [(mass, matched)]
     rows = [
-        (name, len(chosen), *(_mean(column[chosen]) for column in (effect, effect_control, mass, matched)))
+        (name, len(chosen), *(cell for cue, control in pairs for cell in _paired_means(cue[chosen], control[chosen])))
         for name, chosen in _places_by_kind(story)
     ]
-    columns = ("kind", "n", "effect_cue", "effect_control", "mass_cue", "mass_control")
+    columns: tuple[str, ...] = ("n_control_mass" if cut else "n_control", "mass_cue", "mass_control")
+    columns = ("kind", "n", *(("n_control_cut", "effect_cue", "effect_control") if cut else ()), *columns)
     table = Table(
-        caption=story.say("kinds_table"),
+        caption=story.say("kinds_table" if cut else "kinds_table_mass"),
         columns=tuple(story.say(f"col_{name}") for name in columns),
         rows=tuple(rows),
         source="tables/observations.parquet",
@@ -427,13 +460,21 @@ def _checks(story: Story) -> Section:
 
 
 def _reading(story: Story) -> Section:
-    text = [story.say(f"reading_{name}") for name in ("layers", "mass", "cut", "interval", "control", "limits")]
+    limits = "limits" if _is_shipped(story.case_set) else "limits_own"
+    text = [story.say(f"reading_{name}") for name in ("layers", "mass", "cut", "interval", "control", limits)]
     if story.loaded.kind == "decoder":
         text.append(story.say("reading_causal"))
     if story.loaded.kind == "encoder-decoder":
         text.append(story.say("reading_both_sides"))
     text.extend(story.loaded.notes)
     return Section(key="reading", title=story.say("reading"), text=tuple(text))
+
+
+def _is_shipped(case_set: CaseSet) -> bool:
+    """Whether all sentences are of a set that comes with the tool; a user's own set may bear the same name."""
+    if case_set.name not in shipped_sets():
+        return False
+    return {case.text for case in case_set.cases} <= {case.text for case in load_cases(case_set.name).cases}
 
 
 def layer_names(observed: Observed) -> tuple[str, ...]:
@@ -464,12 +505,12 @@ def _picture(story: Story, pictures: dict[str, bytes], name: str, png: bytes, ke
     return Picture(caption=story.say(key), png=png, alt=alt, source=f"figures/{name}")
 
 
-def _verdict(story: Story, interval: Interval) -> str:
+def _verdict(story: Story, interval: Interval, *, said: str = "verdict") -> str:
     if np.isnan(interval.low):
         return story.say("verdict_thin")
     if not interval.excludes_zero:
         return story.say("verdict_none")
-    return story.say("verdict_more") if interval.mean > 0 else story.say("verdict_less")
+    return story.say(f"{said}_more" if interval.mean > 0 else f"{said}_less")
 
 
 def _percent(share: float) -> str:
@@ -483,6 +524,9 @@ def _points(story: Story, interval: Interval) -> str:
     return mean if np.isnan(interval.low) else story.say("interval", mean=mean, low=low, high=high)
 
 
-def _mean(values: Sequence[float] | np.ndarray[Any, Any]) -> float | None:
-    known = [value for value in values if not np.isnan(value)]
-    return float(np.mean(known)) if known else None
+def _paired_means(cue: np.ndarray[Any, Any], control: np.ndarray[Any, Any]) -> tuple[int, float | None, float | None]:
+    """How many cases have both numbers, and the two means over these."""
+    both = ~np.isnan(cue - control)
+    if not both.any():
+        return 0, None, None
+    return int(both.sum()), float(cue[both].mean()), float(control[both].mean())

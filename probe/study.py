@@ -12,7 +12,7 @@ from probe.capture import capture_prepared, prepare
 from probe.captures import CaptureOptions, Prepared
 from probe.cases import CaseSet
 from probe.contrasts import NEUTRAL
-from probe.experiments.causes import CutEffects, cut_effects
+from probe.experiments.causes import CutEffects, cut_effects, edge_of
 from probe.experiments.reference import random_twin
 from probe.findings import (
     Floats,
@@ -206,6 +206,7 @@ def observe(
     """Everything measured on one model's prepared cases; observations go to `append` as they come."""
     values = np.empty((0, 0, 0, 0), dtype=np.float32)  # [case, measure, layer, head]
     target_rows: dict[int, Floats] = {}
+    cue_rows: dict[int, Floats] = {}
     layers, heads = route.layers, tuple(range(route.heads))
     with_states = _names_senses(items) and len(items) <= settings.state_cases
     readout = default_readout(causal=loaded.kind == "decoder")
@@ -224,6 +225,9 @@ def observe(
             values[place] = found
             if place < settings.sentences:
                 target_rows[place] = merged_row(one, one.target)
+                edge = edge_of(items[place], causal=loaded.kind == "decoder")
+                if edge is not None and edge.direction == "cue → target":
+                    cue_rows[place] = merged_row(one, edge.query)
             if with_states:
                 states.append(read_state(one, readout))
                 contexts.append(context_embedding(one))
@@ -240,7 +244,7 @@ def observe(
         cuts = _cut(loaded, route, [items[place] for place in chosen], settings, tell) if chosen else None
     observed = Observed(
         model=loaded.name, items=items, layers=layers, heads=heads, focus=values, cuts=cuts,
-        cut_cases=tuple(chosen), target_rows=target_rows, seed=settings.seed, readout=readout,
+        cut_cases=tuple(chosen), target_rows=target_rows, cue_rows=cue_rows, seed=settings.seed, readout=readout,
         states=np.stack(states) if with_states else None, context=np.stack(contexts) if with_states else None,
     )  # fmt: skip
     if cuts is not None:

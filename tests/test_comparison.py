@@ -321,15 +321,15 @@ def test_exchanged_models_are_rarely_told_apart():
 
 
 def test_effects_are_paired_and_their_difference_has_an_interval():
-    mass = np.zeros((4, 1, 1))
-    effects, more = np.array([0.2, 0.4, 0.6, 0.8]), np.array([0.1, 0.1, 0.3, 0.3])
+    mass = np.zeros((5, 1, 1))
+    effects, more = np.array([0.2, 0.4, 0.6, 0.8, 0.5]), np.array([0.1, 0.1, 0.3, 0.3, 0.2])
     pair = Comparison(a=observed(mass, name="a", effects=effects), b=observed(mass, name="b", effects=effects + more))
     cue, control, over = cut_gaps(pair)
     assert cue.gap.mean == pytest.approx(0.2) and cue.gap.low >= 0.1 - 1e-6 and cue.gap.high <= 0.3 + 1e-6
     assert (control.gap.mean, control.gap.low, control.gap.high) == (0, 0, 0)
-    assert over.a.mean == pytest.approx(0.4) and over.b.mean == pytest.approx(0.6) and over.cases == 4
-    assert paired_cuts(pair) == [0, 1, 2, 3]
-    some = cut_gaps(pair, among=np.array([True, False, False, False]))
+    assert over.a.mean == pytest.approx(0.4) and over.b.mean == pytest.approx(0.6) and over.cases == 5
+    assert paired_cuts(pair) == [0, 1, 2, 3, 4]
+    some = cut_gaps(pair, among=np.array([True, False, False, False, False]))
     assert some[0].gap.mean == pytest.approx(0.1) and np.isnan(some[0].gap.low)
 
 

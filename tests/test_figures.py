@@ -235,3 +235,18 @@ def test_a_picture_that_cannot_be_written_leaves_the_earlier_one_and_nothing_els
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert (tmp_path / "a.png").read_bytes() == first and len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize("label", ["名次，1 为最多", "difference of shares", "占最大值的比例"])
+def test_the_title_of_the_colour_bar_ends_within_the_picture(label):
+    figure = head_map(grid_of(12, 12), title="t", layers=names(12), label=label)
+    assert (pixels(figure)[:, -4:] == 255).all()
+
+
+def test_ranks_are_dark_at_one_which_stands_on_top_of_the_bar():
+    grid = np.array([[1.0, 9.0]])
+    figure = head_map(grid, title="", layers=["0"], label="", limits=(1.0, 9.0), reverse=True)
+    png_bytes(figure)
+    first, last = figure.axes[0].collections[0].get_facecolors()[:, :3].sum(1)
+    assert first < last
+    assert figure.axes[1].get_yticks()[0] == 1.0 and figure.axes[1].get_ylim() == (9.0, 1.0)

@@ -44,3 +44,9 @@ def test_a_group_of_strings_comes_without_its_prefix():
 def test_chinese_strings_use_chinese_punctuation():
     for key, found in MESSAGES.items():
         assert not set(found.text("zh")) & set(",;!?") or key == "page.brand", key
+
+
+def test_a_bracket_before_the_unit_takes_no_space_in_chinese():
+    values = {"stack": "", "layer": 1, "head": 2, "units": 9, "verdict": "看不出差别"}
+    ends = [message("study.head_fails", "zh", **values, score=score) for score in ("+1.2（0.4 至 2.0）", "+1.2")]
+    assert "2.0）个百分点" in ends[0] and "+1.2 个百分点" in ends[1]

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from probe.stats import _draws, bootstrap, unit_means
+from probe.stats import FEWEST_FOR_INTERVAL, _draws, bootstrap, unit_means
 
 
 def test_sentences_with_one_cue_word_are_averaged_before_they_count():
@@ -13,11 +13,18 @@ def test_sentences_with_one_cue_word_are_averaged_before_they_count():
 
 
 def test_undefined_values_are_left_out_cell_by_cell():
-    values = np.array([[1.0, np.nan], [3.0, 4.0], [5.0, np.nan]])
-    found = bootstrap(values, ["a", "b", "c"], seed=0)
-    assert found.mean.tolist() == [3.0, 4.0] and found.units.tolist() == [3, 1]
+    values = np.array([[1.0, np.nan], [2.0, np.nan], [3.0, 4.0], [4.0, np.nan], [5.0, np.nan]])
+    found = bootstrap(values, ["a", "b", "c", "d", "e"], seed=0)
+    assert found.mean.tolist() == [3.0, 4.0] and found.units.tolist() == [5, 1]
     assert np.isnan(found.low[1]) and np.isnan(found.high[1]), "one unit has no interval"
     assert found.low[0] < 3.0 < found.high[0]
+
+
+def test_four_units_have_a_mean_and_no_interval_and_five_have_both():
+    assert FEWEST_FOR_INTERVAL == 5
+    four, five = (bootstrap(np.arange(float(n)), [str(i) for i in range(n)], seed=0) for n in (4, 5))
+    assert four.mean == 1.5 and np.isnan(four.low) and np.isnan(four.high)
+    assert five.mean == 2.0 and five.low < 2.0 < five.high
 
 
 def test_the_interval_covers_the_mean_as_often_as_it_says():

@@ -2,19 +2,26 @@
 
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
-from probe.capture import capture
+from probe import story as story_module
+from probe.capture import capture, prepare
 from probe.captures import CaptureOptions
-from probe.cases import CaseSet, case_of, load_cases
+from probe.cases import Case, CaseSet, case_of, load_cases
 from probe.errors import ModelError
+from probe.findings import MASS_BACK, MASS_ON_CONTROL, MASS_ON_CUE, crossed_frame, crossed_pairs, results_of
+from probe.measures.focus import FOCUS
 from probe.models import load_model, model_from_parts
+from probe.routes import route_of
 from probe.runs import open_run
-from probe.study import StudySettings, run_report
+from probe.selfcheck import check_model
+from probe.spans import Span
+from probe.study import StudySettings, observe, polysemy_of, run_report
 from tests.browsing import opened
 from tests.planted import HEAD, LAYER, planted_cases, planted_model
 from tests.tiny import FAMILIES
@@ -24,6 +31,23 @@ def look(model, cases, path, **settings):
     with open_run(path) as folder:
         run_report(model, cases, settings=StudySettings(**settings), folder=folder)
     return path
+
+
+def told(loaded, cases, path, **settings):
+    """The story of a look, before it becomes a page."""
+    settings, case_set = StudySettings(**settings), CaseSet(name="t", cases=tuple(cases))
+    route, items = route_of(loaded), prepare(loaded, case_set.cases)
+    with open_run(path / "run") as folder:
+        observed = observe(
+            loaded, route, items, settings=settings, folder=folder,
+            append=lambda frame: None, tell=lambda *_: None,
+        )  # fmt: skip
+        folder.write_text("report.html", "")
+    return story_module.Story(
+        loaded=loaded, case_set=case_set, observed=observed, results=results_of(observed), crossed=pd.DataFrame(),
+        check=check_model(loaded), route=route, language="en", polysemy=polysemy_of(observed, language="en"),
+        reference=(),
+    )  # fmt: skip
 
 
 def words_of(path):
@@ -46,7 +70,9 @@ def test_the_planted_head_is_found_by_the_pages_own_numbers(planted):
     assert best["low"] > 0.2 and gaps.drop(best.name)["estimate"].abs().max() < 1e-6
     text = words_of(planted)
     assert f"layer {LAYER}, head {HEAD}" in text and "the cue has more" in text
-    assert "moves it more in 12 of 12 cases" in text
+    assert "moves it more in 12 of 12 cases" in text and "the cue moves it more" in text
+    assert "One head stands out: layer" in text, "a model of one stack need not name it"
+    assert "These sentences are the user's own" in text.replace("&#39;", "'")
 
 
 @pytest.mark.browser
@@ -122,8 +148,8 @@ def test_causal_models_and_encoder_decoders_say_how_they_read(family, language, 
     ("cases", "words"),
     [
         ([case_of("我喜欢苹果但讨厌梨子", target="苹果", cues=["喜欢"], id="one")], "too few units for an interval"),
-        ([case_of("苹", target="苹", id="one")], "1 cases were read, 0 with a cue word"),
-        ([case_of("苹果喜欢", target="苹果", cues=["喜欢"], id="one")], "no other word that could serve"),
+        ([case_of("苹", target="苹", id="one")], "1 case was read, 0 with a cue word"),
+        ([case_of("苹果喜欢", target="苹果", cues=["喜欢"], id="one")], "1 case has no other word that could serve"),
         ([case_of("我喜欢苹果", target="苹果", id=str(i)) for i in range(3)], "Too few cue words"),
         ([case_of("我喜欢苹果", target="苹果", id="one")], "Edges were not cut (no case names a cue word)"),
     ],
@@ -136,6 +162,96 @@ def test_thin_data_is_said_and_never_computed_into_nonsense(cases, words, tmp_pa
     )
     text = words_of(path)
     assert words in text and "nan" not in text.lower().split()
+
+
+def test_without_a_cut_layer_there_is_no_curve_and_no_row_of_dashes(tmp_path):
+    path = look(planted_model(), planted_cases(), tmp_path / "run", layer_cut_cases=0, reference_cases=0)
+    assert "No edges were cut layer by layer" in words_of(path)
+    assert not (path / "figures/cut_effect.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("cue_mass", "words"),
+    [
+        (np.full(12, 0.4), ("One head stands out: layer", "the cue has more")),
+        (np.full(12, 0.2), ("No head holds up: layer", "by −10.0", "the cue has less")),
+        (np.tile([0.1, 0.5], 6), ("No head holds up: layer", "no difference can be shown")),
+    ],
+    ids=["above", "below", "holds zero"],
+)
+def test_what_is_said_of_the_chosen_head_follows_its_interval(cue_mass, words, tmp_path):
+    story = told(planted_model(), planted_cases().cases, tmp_path)
+    grid = story.observed.focus.copy()
+    grid[:, FOCUS.index(MASS_ON_CUE)] = cue_mass[:, None, None]
+    grid[:, FOCUS.index(MASS_ON_CONTROL)] = 0.3
+    (said,) = story_module._head_words(replace(story, observed=replace(story.observed, focus=grid)))
+    assert all(word in said for word in words), said
+    assert "more than the control" not in said or words[0].startswith("One")
+
+
+def test_kinds_are_compared_on_cases_with_both_words_only(tmp_path):
+    model, tokenizer = FAMILIES["bert"](head=False)
+    cases = (
+        case_of("苹果喜欢", target="苹果", cues=["喜欢"], id="no control"),
+        case_of("我们喜欢苹果", target="苹果", cues=["喜欢"], id="both"),
+    )
+    loaded = model_from_parts(model, tokenizer, name="bert")
+    cut, uncut = (
+        words_of(look(loaded, CaseSet(name="two", cases=cases), tmp_path / str(cut), cut=cut, reference_cases=0))
+        for cut in (True, False)
+    )
+    assert "n with control, cut" in cut and "Cut-edge effect (every layer) and" in cut
+    row = cut.split("mass on control", 1)[-1]
+    assert re.search(r"– 2 1 0\.\d+ 0\.\d+ 1 0\.\d+ 0\.\d+", row)
+    assert "n with control kind" not in uncut and "Cut-edge effect" not in uncut
+    assert re.search(r"– 2 1 0\.\d+ 0\.\d+ ", uncut)
+
+
+def test_the_curve_draws_the_cue_on_the_cases_that_have_a_control(tmp_path):
+    model, tokenizer = FAMILIES["bert"](head=False)
+    loaded = model_from_parts(model, tokenizer, name="bert")
+    cases = [case_of("苹果喜欢", target="苹果", cues=["喜欢"], id="alone"), *planted_cases().cases]
+    story = told(loaded, cases, tmp_path)
+    frame = story_module._paired_layers(story)
+    gap = story.results[(story.results["measure"] == "cut effect") & (story.results["contrast"] == "cue − control")]
+    gap = gap[gap["layer"] >= 0]
+    cue = frame[frame["edge"] == "edge to the cue"]["estimate"].to_numpy()
+    assert cue == pytest.approx((gap["control"] + gap["estimate"]).to_numpy(), abs=1e-6)
+    alone = story.results[(story.results["measure"] == "cut effect") & (story.results["contrast"] == "mean")]
+    alone = alone[(alone["key"] == "cue") & (alone["layer"] >= 0)]["estimate"].to_numpy()
+    assert np.abs(cue - alone).max() > 1e-6, "the case without a control would have moved the line"
+
+
+def test_where_the_cue_reads_the_viewer_and_the_crossed_pairs_take_its_row(tmp_path):
+    model, tokenizer = FAMILIES["gpt2"](head=False)
+    loaded = model_from_parts(model, tokenizer, name="gpt2")
+    text = "苹果手机和香蕉公司"
+    cases = [
+        Case(id="back", text=text, target=Span(0, 2), cues=(Span(2, 4),), group="g"),
+        Case(id="other", text=text, target=Span(5, 7), cues=(Span(2, 4),), group="h"),
+        Case(id="pair", text=text, target=Span(5, 7), cues=(Span(7, 9),), group="g"),
+    ]
+    story = told(loaded, cases, tmp_path)
+    assert set(story.observed.cue_rows) == {0, 2}
+    back, other, _ = story_module._sentences(story).sentences.items
+    item = story.observed.items[0]
+    assert (
+        back.target == item.cues[0] and back.cues == item.target and back.note == "cue → target: the later word reads"
+    )
+    assert other.target == story.observed.items[1].target and not other.note
+    given = back.weights[..., list(item.target)].sum(-1)
+    assert given == pytest.approx(story.observed.values(MASS_BACK)[0], abs=1e-6) and (given > 0).all()
+    crossed = crossed_frame(story.observed, crossed_pairs(story.observed.items, most=9), None).set_index("case")
+    assert crossed.loc["back", "mass on own"] == pytest.approx(given.mean(), abs=1e-6)
+    assert np.isnan(crossed.loc["back", "mass on other"]), "the other's cue comes later"
+    assert crossed.loc["pair", "mass on other"] > 0
+
+
+def test_only_shipped_sentences_are_said_to_be_written_for_this_tool():
+    shipped = load_cases("apple")
+    assert story_module._is_shipped(shipped)
+    own = CaseSet(name="apple", cases=(case_of("我的苹果", target="苹果", id="own"),))
+    assert not story_module._is_shipped(own) and not story_module._is_shipped(planted_cases())
 
 
 def test_a_model_on_the_eager_path_gets_a_report_that_says_so(tmp_path):
