@@ -555,8 +555,8 @@ MESSAGES: dict[str, Message] = {
     ),
     # Senses
     "senses.cause": Message(
-        en="Minimal groups: the cut edge to the cue moves the reading word more than the edge to a neutral word in the same slot for {more}; no difference can be shown for {none} (sign flips over cue words, corrected over contrasts).",
-        zh="最小对立组：与同一位置上的中性词相比，切断通向线索词的边使读取词移动更多的有 {more}；看不出差别的有 {none}（按线索词做符号翻转检验，并对各组对比校正）。",
+        en="Minimal groups: the cut edge to the cue moves the reading word more than the edge to a neutral word in the same slot for {more}, and less for {less}; no difference can be shown for {none} (sign flips over cue words, corrected over contrasts).",
+        zh="最小对立组：与同一位置上的中性词相比，切断通向线索词的边使读取词移动更多的有 {more}，移动更少的有 {less}；看不出差别的有 {none}（按线索词做符号翻转检验，并对各组对比校正）。",
     ),
     "senses.heads": Message(
         en="Heads that read the cue rather than the neutral word (max-T over every head, {directions} directions and all contrasts, {total} heads each): {hits}. An uncorrected test would have named {uncorrected}.",

@@ -46,8 +46,9 @@ def sense_words(found: Polysemy) -> Iterator[str]:
     tested = [one for one in found.cuts if len(one.units) >= FEWEST_UNITS]
     if tested:
         more = [one.contrast for one in tested if one.p < _LEVEL and one.mean > 0]
-        none = [one.contrast for one in tested if one.contrast not in more]
-        yield found.say("cause", more=_list(more), none=_list(none))
+        less = [one.contrast for one in tested if one.p < _LEVEL and one.mean < 0]
+        none = [one.contrast for one in tested if one.contrast not in {*more, *less}]
+        yield found.say("cause", more=_list(more), less=_list(less), none=_list(none))
     heads = [one for one in found.heads if one.tested]
     if heads:
         total = heads[0].p_max.size
