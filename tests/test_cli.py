@@ -410,6 +410,11 @@ def test_layer_cuts_are_made_for_as_many_cases_as_asked_for(bert: Path, cases: P
         assert seen["case"].nunique() == most
 
 
+def heed_ctrl_c() -> None:
+    """A run that was started in the background hands on an ignored SIGINT; the program under test must not get it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_report_that_is_stopped_leaves_nothing_behind(
     bert: Path, cases: Path, tmp_path: Path, number: signal.Signals, code: int
@@ -419,8 +424,9 @@ def test_a_report_that_is_stopped_leaves_nothing_behind(
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     arguments = ["report", str(cases), "--model", str(bert), "--out", str(out / "run")]
     started = subprocess.Popen(
-        [sys.executable, "-m", "probe", *arguments], env=environment, stderr=subprocess.PIPE, text=True
-    )
+        [sys.executable, "-m", "probe", *arguments], env=environment, stderr=subprocess.PIPE, text=True,
+        preexec_fn=heed_ctrl_c,
+    )  # fmt: skip
     wait_for(lambda: any(out.iterdir()))
     started.send_signal(number)
     _, heard = started.communicate(timeout=60)
