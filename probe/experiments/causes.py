@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from probe.capture import batches
 from probe.captures import Prepared
-from probe.edits import EdgeEdit, Stack
+from probe.edits import EdgeEdit, Edit, Stack
 from probe.errors import ModelError
 from probe.measures.focus import matched_control, visible
 from probe.models import LoadedModel
@@ -47,6 +47,18 @@ class Edge:
 
 
 @dataclass(frozen=True, kw_only=True)
+class EditedRun:
+    """One text run under edits of its own, and the word whose last state is asked for.
+
+    The edits' `item` is filled in when the run gets its place in a batch.
+    """
+
+    item: Prepared
+    word: tuple[int, ...]
+    edits: tuple[Edit, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Cut:
     case: int
     column: int
@@ -76,14 +88,9 @@ def cut_effects(
     if controls is not None:
         edges = [edge and replace(edge, control=control) for edge, control in zip(edges, controls, strict=True)]
     cuts = _planned(edges, layers=len(layers), by_layer=range(len(items)) if by_layer is None else by_layer)
-    states: dict[_Cut, NDArray[np.float32]] = {}
-    done = 0
-    for group in batches([len(items[cut.case].tokens.ids) for cut in cuts], batch_tokens):
-        chosen = [cuts[index] for index in group]
-        states.update(zip(chosen, _last_states(loaded, items, edges, chosen, layers=layers, stack=stack), strict=True))
-        done += len(group)
-        if progress:
-            progress(done, len(cuts))
+    runs = [_run_of(items[cut.case], edges[cut.case], cut, layers=layers, stack=stack) for cut in cuts]
+    found = last_states(loaded, runs, batch_tokens=batch_tokens, progress=progress)
+    states = dict(zip(cuts, found, strict=True))
     tables = {of: _moved(states, of, shape=(len(items), 1 + len(layers))) for of in ("cue", "control")}
     return CutEffects(
         layers=layers,
@@ -106,6 +113,47 @@ def edge_of(item: Prepared, *, causal: bool) -> Edge | None:
     return Edge(query=query, key=key, control=control, direction=direction)
 
 
+def last_states(
+    loaded: LoadedModel,
+    runs: Sequence[EditedRun],
+    *,
+    batch_tokens: int,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[NDArray[np.float32]]:
+    """Each run's last state of its word, in the runs' order: mean over the word's tokens, [dim].
+
+    Raises TapError on the eager path, ModelError where a state is not finite.
+    """
+    states: dict[int, NDArray[np.float32]] = {}
+    for group in batches([len(run.item.tokens.ids) for run in runs], batch_tokens):
+        states.update(zip(group, _batch_states(loaded, [runs[index] for index in group]), strict=True))
+        if progress:
+            progress(len(states), len(runs))
+    return [states[index] for index in range(len(runs))]
+
+
+def moved(state: NDArray[np.float32], plain: NDArray[np.float32]) -> float:
+    """How far a state lies from the untouched one, in the latter's length; NaN where that has none."""
+    length = np.linalg.norm(plain)
+    return float(np.linalg.norm(state - plain) / length) if length > 0 else np.nan
+
+
+def _batch_states(loaded: LoadedModel, runs: Sequence[EditedRun]) -> list[NDArray[np.float32]]:
+    edits = [replace(edit, item=place) for place, run in enumerate(runs) for edit in run.edits]
+    request = RowRequest([[0]] * len(runs), layers=(), edits=edits)
+    batch = batch_for(loaded, [run.item.tokens.ids for run in runs])
+    with torch.inference_mode(), tap(loaded.backbone, request):
+        output = loaded.backbone(**batch)
+    last = output.encoder_last_hidden_state if loaded.kind == "encoder-decoder" else output.last_hidden_state
+    states = []
+    for place, run in enumerate(runs):
+        states.append(last[place, list(run.word)].float().mean(0).cpu().numpy())
+        if not np.isfinite(states[-1]).all():
+            case = run.item.case.id
+            raise ModelError(f"{loaded.name}: the last state of case {case!r} has numbers that are not finite")
+    return states
+
+
 def _planned(edges: Sequence[Edge | None], *, layers: int, by_layer: Collection[int]) -> list[_Cut]:
     cuts = []
     for case, edge in enumerate(edges):
@@ -119,40 +167,15 @@ def _planned(edges: Sequence[Edge | None], *, layers: int, by_layer: Collection[
     return cuts
 
 
-def _last_states(
-    loaded: LoadedModel,
-    items: Sequence[Prepared],
-    edges: Sequence[Edge | None],
-    cuts: Sequence[_Cut],
-    *,
-    layers: tuple[int, ...],
-    stack: Stack,
-) -> list[NDArray[np.float32]]:
-    """The query word's last state under each cut: mean over its tokens, [dim]."""
-    edits = [edit for place, cut in enumerate(cuts) for edit in _edits(edges[cut.case], cut, place, layers, stack)]
-    request = RowRequest([[0]] * len(cuts), layers=(), edits=edits)
-    batch = batch_for(loaded, [items[cut.case].tokens.ids for cut in cuts])
-    with torch.inference_mode(), tap(loaded.backbone, request):
-        output = loaded.backbone(**batch)
-    last = output.encoder_last_hidden_state if loaded.kind == "encoder-decoder" else output.last_hidden_state
-    states = []
-    for place, cut in enumerate(cuts):
-        edge = edges[cut.case]
-        assert edge is not None
-        states.append(last[place, list(edge.query)].float().mean(0).cpu().numpy())
-        if not np.isfinite(states[-1]).all():
-            case = items[cut.case].case.id
-            raise ModelError(f"{loaded.name}: the last state of case {case!r} has numbers that are not finite")
-    return states
-
-
-def _edits(edge: Edge | None, cut: _Cut, place: int, layers: tuple[int, ...], stack: Stack) -> list[EdgeEdit]:
-    if edge is None or cut.of == "nothing":
-        return []
+def _run_of(item: Prepared, edge: Edge | None, cut: _Cut, *, layers: tuple[int, ...], stack: Stack) -> EditedRun:
+    assert edge is not None
+    if cut.of == "nothing":
+        return EditedRun(item=item, word=edge.query)
     key = edge.key if cut.of == "cue" else edge.control
     assert key is not None
     where = None if cut.column == 0 else frozenset({layers[cut.column - 1]})
-    return [EdgeEdit(query=edge.query, key=key, item=place, layers=where, stacks=frozenset({stack}))]
+    edit = EdgeEdit(query=edge.query, key=key, layers=where, stacks=frozenset({stack}))
+    return EditedRun(item=item, word=edge.query, edits=(edit,))
 
 
 def _moved(states: dict[_Cut, NDArray[np.float32]], of: str, *, shape: tuple[int, int]) -> NDArray[np.float32]:
@@ -160,6 +183,5 @@ def _moved(states: dict[_Cut, NDArray[np.float32]], of: str, *, shape: tuple[int
     for cut, state in states.items():
         if cut.of == of:
             plain = states[_Cut(case=cut.case, column=0, of="nothing")]
-            length = np.linalg.norm(plain)
-            table[cut.case, cut.column] = np.linalg.norm(state - plain) / length if length > 0 else np.nan
+            table[cut.case, cut.column] = moved(state, plain)
     return table
