@@ -175,9 +175,9 @@ def word_of(name: str, case: Case) -> str:
 
 def shown_text(name: str, case: Case) -> str:
     """Give the text with the target in 【】; with the cue in 〔〕 only where the sense is a relation to it."""
-    marks = [(case.target, "【】"), *((cue, "〔〕") for cue in case.cues if name in RELATIONAL)]
+    marks = [(case.target, "【", "】"), *((cue, "〔", "〕") for cue in case.cues if name in RELATIONAL)]
     text = case.text
-    for span, (opening, closing) in sorted(marks, key=lambda mark: mark[0].start, reverse=True):
+    for span, opening, closing in sorted(marks, key=lambda mark: mark[0].start, reverse=True):
         text = text[: span.start] + opening + text[span.start : span.end] + closing + text[span.end :]
     return text
 
