@@ -388,6 +388,66 @@ MESSAGES: dict[str, Message] = {
         en="Own cue against the other's cue",
         zh="自己的线索词与另一个的线索词",
     ),
+    "study.models": Message(en="The models side by side", zh="各模型并列"),
+    "study.models_text": Message(
+        en="The same cases, one row a model. Standing side by side is a description: whether two models differ is tested by `compare`, case by case.",
+        zh="同样的用例，每个模型一行。并列只是描述；两个模型是否不同，由 compare 逐例检验。",
+    ),
+    "study.models_confound": Message(
+        en="Their tokenizers cut the targets differently, tokens per target on average: {tokens}. A target of several tokens has several rows, of which the mean is read, and its first pieces cannot know the whole word in a causal model. So part of a difference between these models may be one between their tokenizers.",
+        zh="各模型的分词器把目标词切得不同，平均每个目标词的词元数：{tokens}。目标词若有几个词元就有几行，读取的是它们的平均；在因果模型里，前面的词元还看不到整个词。因此这些模型之间的差异有一部分可能只是分词器的差异。",
+    ),
+    "study.models_alike": Message(
+        en="All targets have the same number of tokens in every model ({tokens} on average), so the tokenizers' cuts of the target cannot explain a difference.",
+        zh="每个目标词在各模型中的词元数相同（平均：{tokens}），所以差异不能用目标词的切分来解释。",
+    ),
+    "study.models_cut": Message(en="Cut edge by layer, cue − control", zh="逐层切断：线索词减对照词"),
+    "study.models_senses": Message(en="Sense accuracy by layer", zh="各层的义项正确率"),
+    "study.models_alt": Message(
+        en="{what}: one line a model, with its 95 % interval", zh="{what}：每个模型一条线，带 95 % 区间"
+    ),
+    "study.models_given": Message(en="What each model was given", zh="各模型读到的内容"),
+    "study.models_found": Message(en="What each model shows", zh="各模型的结果"),
+    "study.moved_gap": Message(en="cue − control", zh="线索词减对照词"),
+    "study.accuracy": Message(en="accuracy", zh="正确率"),
+    "study.depth": Message(en="share of the model's depth", zh="占模型深度的比例"),
+    "study.col_layers": Message(en="layers", zh="层数"),
+    "study.col_heads": Message(en="heads a layer", zh="每层头数"),
+    "study.col_tokens": Message(en="tokens a sentence", zh="每句词元数"),
+    "study.col_target_tokens": Message(en="tokens per target", zh="每个目标词的词元数"),
+    "study.col_one_token": Message(en="targets of one token", zh="单词元的目标词"),
+    "study.col_slots": Message(en="slot pairs", zh="同位词对"),
+    "study.col_effect_gap": Message(en="cut: cue − control", zh="切断：线索词减对照词"),
+    "study.col_mass_gap": Message(en="mass: cue − control", zh="注意力：线索词减对照词"),
+    "study.col_claimed": Message(en="heads claimed", zh="可断言的头"),
+    "study.col_accuracy_last": Message(en="sense accuracy, last layer", zh="末层义项正确率"),
+    "study.col_random_effect": Message(en="random weights: cut, cue − control", zh="随机权重：切断，线索词减对照词"),
+    "study.col_random_accuracy": Message(en="random weights: accuracy", zh="随机权重：正确率"),
+    "study.heads_table": Message(
+        en="The edge cut in single heads, on cue words that did not choose them (n = {n})",
+        zh="只在单个头里切断连边，用未参与挑选的线索词（n = {n}）",
+    ),
+    "study.single_heads": Message(
+        en="Single heads: {heads} were chosen for their mass on one half of the cue words. On the other half {looks} of them give the cue more than the control, in {moves} cutting the edge to the cue moves the reading word more than cutting the control's, {both} do both. Of {drawn} heads drawn at random {drawn_moves} move it. Mass without effect: {looks_only}. Effect without mass: {moves_only}.",
+        zh="单个头：用一半线索词按注意力挑出 {heads} 个头。在另一半上，其中 {looks} 个给线索词的注意力多于对照词；在 {moves} 个头里切断到线索词的边比切断对照词的边更能移动读取词；两者兼有的 {both} 个。随机抽取的 {drawn} 个头中有 {drawn_moves} 个能移动它。有注意力而无效应：{looks_only}。有效应而无注意力：{moves_only}。",
+    ),
+    "study.single_heads_thin": Message(
+        en="Single heads: the cue words are too few to test any of them.", zh="单个头：线索词太少，无法检验。"
+    ),
+    "study.no_single_heads": Message(
+        en="Edges were not cut in single heads: there are too few cue words with a control, or none were asked for.",
+        zh="没有在单个头里切断连边：有对照词的线索词太少，或没有要求这样做。",
+    ),
+    "study.chosen_mass": Message(en="mass", zh="按注意力"),
+    "study.chosen_drawn": Message(en="at random", zh="随机"),
+    "study.col_chosen": Message(en="chosen by", zh="挑选方式"),
+    "study.col_p_mass": Message(en="p mass", zh="注意力的 p"),
+    "study.col_p_effect": Message(en="p cut", zh="切断的 p"),
+    "study.col_said": Message(en="mass and cause", zh="注意力与因果"),
+    "study.said_both": Message(en="agree: looks and moves", zh="一致：既看又移动"),
+    "study.said_looks": Message(en="disagree: looks, no effect shown", zh="不一致：看，但未见效应"),
+    "study.said_moves": Message(en="disagree: moves, no mass shown", zh="不一致：移动，但未见注意力"),
+    "study.said_neither": Message(en="agree: neither shown", zh="一致：两者都未见"),
     "study.reference": Message(en="Beside random weights", zh="与随机权重并列"),
     "study.reference_text": Message(
         en="The same numbers, on the same cases, for this model and for one of the same shape whose weights were drawn at random: one draw, an effect size and no test.",
@@ -563,16 +623,56 @@ MESSAGES: dict[str, Message] = {
         zh="更关注线索词而非中性词的头（对所有头、{directions} 个方向和全部对比做 max-T 校正，每项 {total} 个头）：{hits}。不校正的检验会报出 {uncorrected} 个。",
     ),
     "senses.states": Message(
-        en="Senses in the states ({readout}): nearest centroid with one group left out is right at {best} at state layer {layer} ({cases} cases, {senses} senses, groups weighted alike), {first} at the embedding and {last} at the last layer. Without any state: {context} from the mean embedding of the other words, {neighbours} from the two characters beside the target, {frequent} from the most frequent sense.",
-        zh="状态中的义项（{readout}）：留出一组的最近质心法在第 {layer} 个状态层的正确率为 {best}（{cases} 个例句，{senses} 个义项，各组等权），嵌入层为 {first}，最后一层为 {last}。不用状态时：其他词的平均嵌入 {context}，目标词两侧的两个字 {neighbours}，最常见义项 {frequent}。",
+        en="Senses in the states ({readout}): nearest centroid with one group left out is right at {best} at state layer {layer} ({cases} cases, {senses} senses, groups weighted alike), {first} at the embedding and {last} at the last layer. Without any state: {context} from the mean embedding of the other words, {neighbours} from the two characters beside the target, {frequent} from always guessing the word's most frequent sense, known in advance.",
+        zh="状态中的义项（{readout}）：留出一组的最近质心法在第 {layer} 个状态层的正确率为 {best}（{cases} 个例句，{senses} 个义项，各组等权），嵌入层为 {first}，最后一层为 {last}。不用状态时：其他词的平均嵌入 {context}，目标词两侧的两个字 {neighbours}，总猜该词最常见的义项（事先已知）{frequent}。",
     ),
     "senses.states_invisible": Message(
-        en="Senses in the states: not visible. The states are the same in all cases, because a causal mask hides what comes later.",
-        zh="状态中的义项：不可见。因果掩码遮住了后面的内容，所有例句的状态相同。",
+        en="Senses in the states: not visible. The states at {readout} are the same in all cases{cause}, so no accuracy is given.",
+        zh="状态中的义项：不可见。{readout}处的状态在所有例句中相同{cause}，因此不给出正确率。",
     ),
     "senses.states_few": Message(
-        en=" Left out, with fewer than three sentences: {names}.",
-        zh="例句少于三个而未计入：{names}。",
+        en=" Left out, with fewer than {fewest} sentences: {names}.",
+        zh="例句少于 {fewest} 个而未计入：{names}。",
+    ),
+    "senses.states_masked": Message(
+        en=" (in a causal model a word does not see what comes after it)",
+        zh="（因果模型中，词看不到它后面的内容）",
+    ),
+    "senses.states_undecided": Message(
+        en="Senses in the states: not decided. Each sense stands in one group alone, so with its group left out nothing is known of it.",
+        zh="状态中的义项：无法判断。每个义项只出现在一个组里，留出该组后便没有它的例句。",
+    ),
+    "senses.states_undecided_cases": Message(
+        en=" Cases that cannot be decided, since their sense stands in no other group: {count}.",
+        zh="义项不在其他组出现而无法判断的例句：{count} 个。",
+    ),
+    "senses.states_thin": Message(
+        en=" There are too few groups for an interval.",
+        zh="组数太少，不给区间。",
+    ),
+    "senses.carrier": Message(
+        en=" The carrier sentence gives part of it away: with a neutral word in the cue's place the sense of its group is found in {alone} of {cases} cases at the last layer, against {cued} with the cue in the same groups.",
+        zh="其中一部分来自句子框架：线索词的位置换成中性词后，最后一层仍能在 {cases} 个例句的 {alone} 中找出该组的义项；同样这些组里有线索词时为 {cued}。",
+    ),
+    "senses.carrier_mixed": Message(
+        en=" Groups whose cues have several senses have no one label and are not counted there: {count}.",
+        zh="线索词含多个义项的组没有唯一标签，不计入：{count} 组。",
+    ),
+    "senses.only_neutral": Message(
+        en="Senses in the states: none. Every case that is labelled is neutral, so there is no sense to tell apart.",
+        zh="状态中的义项：无。有标注的例句全是中性的，没有可区分的义项。",
+    ),
+    "senses.nothing_to_tell": Message(
+        en="Senses in the states: nothing to tell apart. No word has two senses with at least {fewest} sentences each; there are {words}.",
+        zh="状态中的义项：没有可区分的。没有哪个词有两个各含至少 {fewest} 个例句的义项；现有 {words}。",
+    ),
+    "senses.states_not_kept": Message(
+        en="Senses in the states: not measured. With {cases} cases the states were not kept, since they would fill the memory.",
+        zh="状态中的义项：未测量。例句有 {cases} 个，状态会占满内存，未保留。",
+    ),
+    "senses.no_groups": Message(
+        en="No minimal group: no cue has a neutral word of as many tokens in the same slot of the same sentence, so heads and cut edges are not tested on senses.",
+        zh="没有最小对立组：没有线索词在同一句子的同一位置上有词元数相同的中性词，因此不对头和切断的边做义项检验。",
     ),
     "senses.contrasts": Message(
         en="Heads and causes in minimal groups",
@@ -583,8 +683,8 @@ MESSAGES: dict[str, Message] = {
         zh="一组是同一个句子框架，同一位置填入线索词或它自己的中性词。单元是线索词。p 为双侧，来自符号翻转，对这里列出的所有头、方向和对比同时成立（max-T）；低于 {level} 的头才可以声称。“香蕉”和“华为手机”是义项不变的对照：在那里也突出的头区分的是词，不是义项。",
     ),
     "senses.thin": Message(
-        en="Too few cue words to claim a head (fewer than {fewest}): {names}.",
-        zh="线索词太少（不足 {fewest} 个），不能声称某个头：{names}。",
+        en="Too few cue words to claim a head (fewer than {fewest}), so described without a p: {names}.",
+        zh="线索词太少（不足 {fewest} 个），不能声称某个头，只描述而不给 p：{names}。",
     ),
     "senses.contrasts_table": Message(
         en="Attention mass: cue minus neutral word in the same slot",
@@ -626,21 +726,33 @@ MESSAGES: dict[str, Message] = {
         en="States are read at {readout}, centred per layer on the training groups. State layer 0 is the embedding, where one row of the table serves every sense.",
         zh="状态取自{readout}，按层以训练组居中。第 0 个状态层是嵌入，同一行服务于所有义项。",
     ),
+    "senses.carrier_text": Message(
+        en="The carrier alone: the neutral case of each group, decided by the cue cases of the other groups; its label is the sense of its group's cues. What it has above guessing comes from the sentence, and not from the cue.",
+        zh="仅句子框架：每组的中性例句由其他组的线索例句来判断，标签取本组线索词的义项。高于乱猜的部分来自句子，不来自线索词。",
+    ),
     "senses.not_visible": Message(
         en="Not visible at state layer {layers}: the states are the same in all cases there.",
         zh="在第 {layers} 个状态层不可见：那里所有例句的状态相同。",
+    ),
+    "senses.not_visible_words": Message(
+        en="Not visible at state layer {layer} for {words}: the states of these words are the same in all their cases, and they are left out there.",
+        zh="在第 {layer} 个状态层，{words} 不可见：这些词在其所有例句中的状态相同，该层不计入。",
     ),
     "senses.states_curve": Message(
         en="Sense accuracy by state layer",
         zh="各状态层的义项正确率",
     ),
     "senses.states_alt": Message(
-        en="Line chart: accuracy of nearest centroid by state layer with 95 % interval, and three baselines as flat lines.",
-        zh="折线图：各状态层最近质心法的正确率及 95 % 区间，三条基线为水平线。",
+        en="Line chart: accuracy of nearest centroid by state layer with 95 % interval, and its baselines: the carrier alone where there are neutral cases, and flat lines.",
+        zh="折线图：各状态层最近质心法的正确率及 95 % 区间，以及基线：仅句子框架（有中性例句时）和水平线。",
     ),
     "senses.states_table": Message(
         en="Senses in the states",
         zh="状态中的义项",
+    ),
+    "senses.words_table": Message(
+        en="Senses by word, at the last state layer ({layer})",
+        zh="各词的义项，最后一个状态层（{layer}）",
     ),
     "senses.accuracy": Message(
         en="accuracy",
@@ -649,6 +761,10 @@ MESSAGES: dict[str, Message] = {
     "senses.line_states": Message(
         en="states, one group left out",
         zh="状态（留出一组）",
+    ),
+    "senses.line_carrier": Message(
+        en="carrier alone (neutral word in the cue's place)",
+        zh="仅句子框架（线索词处换成中性词）",
     ),
     "senses.line_context": Message(
         en="mean embedding of the other words",
@@ -659,8 +775,8 @@ MESSAGES: dict[str, Message] = {
         zh="目标词两侧的两个字",
     ),
     "senses.line_frequent": Message(
-        en="most frequent sense",
-        zh="最常见义项",
+        en="always the word's most frequent sense",
+        zh="总猜该词最常见的义项",
     ),
     "senses.readout_target": Message(
         en="the target",
@@ -726,6 +842,30 @@ MESSAGES: dict[str, Message] = {
         en="accuracy",
         zh="正确率",
     ),
+    "senses.col_carrier": Message(
+        en="carrier alone",
+        zh="仅句子框架",
+    ),
+    "senses.col_word": Message(
+        en="word",
+        zh="词",
+    ),
+    "senses.col_senses": Message(
+        en="senses",
+        zh="义项数",
+    ),
+    "senses.col_cases": Message(
+        en="cases",
+        zh="例句数",
+    ),
+    "senses.col_frequent": Message(
+        en="always the most frequent",
+        zh="总猜最常见",
+    ),
+    "senses.col_neighbours": Message(
+        en="two characters",
+        zh="两侧的两个字",
+    ),
     "senses.col_silhouette": Message(
         en="silhouette",
         zh="轮廓系数",
@@ -737,6 +877,92 @@ MESSAGES: dict[str, Message] = {
     "senses.col_across": Message(
         en="cosine across",
         zh="异义项余弦",
+    ),
+    # Cases without cues
+    "readings.title": Message(en="Without cues: what the target reads", zh="没有线索词时：目标词读取什么"),
+    "readings.text": Message(
+        en="Where no cue is marked, every other word that the target can read is tried in turn: the edge from the target to this word is cut in every layer and head, and the effect is how far the target's last state moves, in its own length. Words are the smallest pieces that are slices of the text. Attention mass, the mean over layers and heads, stands beside the effect and describes. After a cut the word's share goes to the others, and what reaches the target through other words stays: small effects do not show that a word is not used. In a causal model without a special token at the front, the text's first word draws attention as a sink, and cutting it moves much, whatever it means.",
+        zh="没有标出线索词时，依次考察目标词能读取的其他每个词：在所有层和头中切断从目标词到该词的边，影响是目标词最后一层状态移动的距离，以其自身长度计。词是文本切片中最小的单位。注意力（对层和头取平均）列在旁边，只作描述。切断后，该词的份额分给其他词，经由其他词到达目标词的内容仍在：影响小并不说明这个词没有用到。在开头没有特殊标记的因果模型中，文本的第一个词会作为汇点吸引注意力，无论其含义如何，切断它都会带来很大移动。",
+    ),
+    "readings.looked": Message(
+        en="{count} of the {total} cases without cues were looked at, spread over the set.",
+        zh="在 {total} 个没有线索词的例句中，均匀选取了 {count} 个。",
+    ),
+    "readings.looked_one": Message(
+        en="{count} of the {total} cases without cues was looked at.",
+        zh="在 {total} 个没有线索词的例句中，选取了 {count} 个。",
+    ),
+    "readings.nothing": Message(
+        en="In {count} cases the target can read no other word: in a causal model nothing stands before a first word.",
+        zh="有 {count} 个例句的目标词读不到其他词：在因果模型中，第一个词之前没有内容。",
+    ),
+    "readings.nothing_one": Message(
+        en="In {count} case the target can read no other word: in a causal model nothing stands before a first word.",
+        zh="有 {count} 个例句的目标词读不到其他词：在因果模型中，第一个词之前没有内容。",
+    ),
+    "readings.still": Message(
+        en="In {count} cases no word's cut edge moves the target's state at all.",
+        zh="有 {count} 个例句，切断通向任何一个词的边都不会使目标词的状态移动。",
+    ),
+    "readings.still_one": Message(
+        en="In {count} case no word's cut edge moves the target's state at all.",
+        zh="有 {count} 个例句，切断通向任何一个词的边都不会使目标词的状态移动。",
+    ),
+    "readings.special": Message(
+        en="In {count} of {total} cases the cut edge to a special token moves the target more than that to any word. Special tokens stand in the file below by name and are not ranked.",
+        zh="在 {total} 个例句中，有 {count} 个例句里切断通向某个特殊标记的边比切断通向任何词的边使目标词移动更多。特殊标记以其名称列在下面的文件中，不参与排序。",
+    ),
+    "readings.special_one": Message(
+        en="In {count} of {total} cases the cut edge to a special token moves the target more than that to any word. Special tokens stand in the file below by name and are not ranked.",
+        zh="在 {total} 个例句中，有 {count} 个例句里切断通向某个特殊标记的边比切断通向任何词的边使目标词移动更多。特殊标记以其名称列在下面的文件中，不参与排序。",
+    ),
+    "readings.long": Message(
+        en="{count} texts have more words than are cut: only the {most} with the largest attention mass were, and the table says how many were left out.",
+        zh="{count} 个文本的词数超出上限：只切断通向注意力最大的 {most} 个词的边，未计入的词数见表。",
+    ),
+    "readings.long_one": Message(
+        en="{count} text has more words than are cut: only the {most} with the largest attention mass were, and the table says how many were left out.",
+        zh="{count} 个文本的词数超出上限：只切断通向注意力最大的 {most} 个词的边，未计入的词数见表。",
+    ),
+    "readings.table": Message(
+        en="Words read by the target, the first {count} of {total} cases: effect, with attention mass in brackets",
+        zh="目标词读取的词，{total} 个例句中的前 {count} 个：影响，括号内为注意力",
+    ),
+    "readings.table_one": Message(
+        en="Words read by the target, the first {count} of {total}: effect, with attention mass in brackets",
+        zh="目标词读取的词，{total} 个例句中的前 {count} 个：影响，括号内为注意力",
+    ),
+    "readings.by_effect": Message(en="{word} {effect} (mass {mass})", zh="{word} {effect}（注意力 {mass}）"),
+    "readings.by_mass": Message(en="{word} ({mass})", zh="{word}（{mass}）"),
+    "readings.join": Message(en=", ", zh="、"),
+    "readings.yes": Message(en="yes", zh="是"),
+    "readings.no": Message(en="no", zh="否"),
+    "readings.cell_nothing": Message(en="nothing to read", zh="没有可读取的词"),
+    "readings.cell_still": Message(en="no word moves it", zh="没有词使其移动"),
+    "readings.col_case": Message(en="case", zh="例句"),
+    "readings.col_text": Message(en="text", zh="文本"),
+    "readings.col_target": Message(en="target", zh="目标词"),
+    "readings.col_effect": Message(en="largest effects", zh="影响最大的词"),
+    "readings.col_mass": Message(en="largest mass", zh="注意力最大的词"),
+    "readings.col_same": Message(en="the same word", zh="是否同一个词"),
+    "readings.col_correlation": Message(en="Spearman, effect with mass", zh="影响与注意力的斯皮尔曼相关"),
+    "readings.col_words": Message(en="words cut", zh="切断的词数"),
+    "readings.col_left_out": Message(en="left out", zh="未计入的词数"),
+    "readings.summary": Message(
+        en="Without cues: in {same} of {count} cases the word whose cut edge moves the target's last state most is also the word with the largest attention mass.",
+        zh="没有线索词时：{count} 个例句中，有 {same} 个例句里切断其边使目标词最后一层状态移动最多的词，也是注意力最大的词。",
+    ),
+    "readings.summary_one": Message(
+        en="Without cues: in {same} of {count} case the word whose cut edge moves the target's last state most is also the word with the largest attention mass.",
+        zh="没有线索词时：{count} 个例句中，有 {same} 个例句里切断其边使目标词最后一层状态移动最多的词，也是注意力最大的词。",
+    ),
+    "readings.correlation": Message(
+        en=" Over the words of a case, effect and mass correlate by {mean} on average (Spearman, {count} cases with at least {fewest} words).",
+        zh="在同一例句的词之间，影响与注意力的平均相关为 {mean}（斯皮尔曼，{count} 个至少有 {fewest} 个词的例句）。",
+    ),
+    "readings.correlation_one": Message(
+        en=" Over the words of a case, effect and mass correlate by {mean} (Spearman, {count} case with at least {fewest} words).",
+        zh="在至少有 {fewest} 个词的 {count} 个例句中，影响与注意力的相关为 {mean}（斯皮尔曼）。",
     ),
     # Two models on the same cases
     "comparison.title": Message(en="Two models on {cases}", zh="两个模型读 {cases}"),
@@ -890,6 +1116,111 @@ MESSAGES: dict[str, Message] = {
     "comparison.col_p": Message(en="p (max-T)", zh="p（max-T）"),
     "comparison.col_word": Message(en="of", zh="对象"),
     "comparison.col_differ": Message(en="cases that differ", zh="不同的例句数"),
+    "comparison.same_weights": Message(
+        en="A and B are one model (weights, configuration and tokenizer have the same SHA-256), yet not every number is the same: what differs is rounding.",
+        zh="A 与 B 是同一个模型（权重、配置与分词器的 SHA-256 相同），但数值不完全相同：差别来自舍入。",
+    ),
+    "comparison.sense_pairs": Message(
+        en="Minimal groups: {pairs} pairs of cue and neutral word are compared, those that both tokenizers give with one number of tokens in the slot (A gives {a}, B {b}).",
+        zh="最小对立组：比较 {pairs} 对线索词与中性词，即两个分词器都使该位置词元数相等的词对（A 有 {a} 对，B 有 {b} 对）。",
+    ),
+    "comparison.sense_cause": Message(
+        en="Above the edge to the neutral word in the same slot, the cut edge to the cue moves the reading word more in B than in A for {more}, less for {less}; no difference can be shown for {none}; exactly the same for {zero}; described and not tested, with too few cue words: {untested} (sign flips over cue words, max-T over contrasts).",
+        zh="减去同一位置上中性词的影响后，切断通向线索词的边使读取词的移动在 B 中大于 A 的有 {more}，小于 A 的有 {less}；看不出差别的有 {none}；完全相同的有 {zero}；线索词太少、只作描述不作检验的有 {untested}（按线索词做符号翻转，对各组对比取 max-T）。",
+    ),
+    "comparison.sense_heads": Message(
+        en="Heads that give the cue another share than the neutral word: {a} of {cells_a} in A, {b} of {cells_b} in B (heads × directions × contrasts; max-T within each model, p < 0.05).",
+        zh="给线索词的比例与中性词不同的头：A 中 {cells_a} 个里有 {a} 个，B 中 {cells_b} 个里有 {b} 个（头 × 方向 × 对比；各模型内取 max-T，p < 0.05）。",
+    ),
+    "comparison.sense_heads_thin": Message(
+        en="Heads in minimal groups: no contrast has {fewest} cue words in these pairs, so none is tested.",
+        zh="最小对立组中的头：这些词对里没有一项对比达到 {fewest} 个线索词，因此不作检验。",
+    ),
+    "comparison.sense_head_gaps": Message(
+        en="That share of cue over neutral word is another in B than in A in {claimed} of {cells} heads (paired B − A, max-T over all heads, directions and contrasts).",
+        zh="线索词多于中性词的比例在 B 与 A 之间不同的头：{cells} 个中有 {claimed} 个（配对的 B − A，对所有头、方向和对比取 max-T）。",
+    ),
+    "comparison.state_last": Message(
+        en="Senses in the states: at the last state layer the nearest centroid is right at {a} in A (layer {layer_a}) and at {b} in B (layer {layer_b}), on the same cases. The difference is {difference} percentage points over {groups} groups: {verdict}.",
+        zh="状态中的义项：在最后一个状态层，最近质心法在相同例句上的正确率为 A {a}（第 {layer_a} 层）、B {b}（第 {layer_b} 层）。{groups} 组上的差为 {difference} 个百分点：{verdict}。",
+    ),
+    "comparison.state_best": Message(
+        en="At the state layer that is best on one half of the groups (A: {layer_a}, B: {layer_b}), scored on the other half: {a} in A and {b} in B. The difference is {difference} percentage points over {groups} groups: {verdict}.",
+        zh="在一半组上最好的状态层（A：{layer_a}，B：{layer_b}），用另一半评分：A {a}，B {b}。{groups} 组上的差为 {difference} 个百分点：{verdict}。",
+    ),
+    "comparison.states_invisible": Message(
+        en="Senses in the last states of {sides}: not visible. These states are the same in all cases.",
+        zh="{sides} 最后一层状态中的义项：不可见。所有例句的状态相同。",
+    ),
+    "comparison.states_many": Message(
+        en="Senses in the states are not compared: with {count} cases the states of all of them are not kept.",
+        zh="没有比较状态中的义项：例句有 {count} 个，不保存全部状态。",
+    ),
+    "comparison.verdict_untested": Message(
+        en="described and not tested, with too few units", zh="单元太少，只作描述，不作检验"
+    ),
+    "comparison.contrasts": Message(en="Minimal groups in both", zh="两者中的最小对立组"),
+    "comparison.contrasts_text": Message(
+        en="A group is one carrier sentence with a cue or with a neutral word of its own in one slot. Of {a} pairs in A and {b} in B the {pairs} stand here that both tokenizers give in the same text. The unit is the cue word. p is two-sided, from flips of the sign of the difference; below {level} a head may be claimed, and only where there are enough cue words. In a contrast whose sense does not change, heads that stand out tell words apart and not senses.",
+        zh="一组是同一个句子框架，同一位置填入线索词或它自己的中性词。A 有 {a} 对，B 有 {b} 对，这里是两个分词器在相同文本中都给出的 {pairs} 对。单元是线索词。p 为双侧，来自对差的符号翻转；线索词足够且 p 低于 {level} 的头才可以声称。义项不变的对比中突出的头区分的是词，不是义项。",
+    ),
+    "comparison.contrasts_unlike": Message(
+        en="The two have other layers or heads, so heads are counted in each and their differences are not tested.",
+        zh="两者的层或头不同，因此只在各自模型中计数，不检验头的差。",
+    ),
+    "comparison.sense_cut_table": Message(
+        en="Cut edge in every layer: effect of the cue minus effect of the neutral word, over the cue words of both",
+        zh="在所有层切断边：线索词的影响减中性词的影响，用两者共有的线索词",
+    ),
+    "comparison.sense_head_table": Message(
+        en="Heads whose attention mass differs between cue and neutral word",
+        zh="对线索词与中性词的注意力不同的头",
+    ),
+    "comparison.sense_map": Message(
+        en="{contrast}: B − A of cue minus neutral word, target → slot",
+        zh="{contrast}：线索词减中性词的 B − A，目标词 → 该位置",
+    ),
+    "comparison.sense_map_back": Message(
+        en="{contrast}: B − A of cue minus neutral word, slot → target",
+        zh="{contrast}：线索词减中性词的 B − A，该位置 → 目标词",
+    ),
+    "comparison.senses": Message(en="Where the senses come apart in both", zh="义项在两者中哪里分开"),
+    "comparison.states_text": Message(
+        en="The same {cases} cases ({groups} groups) in both. A is read at {a}, B at {b}. The states of two models lie in two spaces and are not subtracted; how often the nearest centroid is right, with one group left out, can be compared. The declared layers are the last one and the one that is best on one half of the groups, which is scored on the other half; the unit of the test is the group.",
+        zh="两者用相同的 {cases} 个例句（{groups} 组）。A 取自{a}，B 取自{b}。两个模型的状态处在两个空间中，不能相减；可以比较的是留出一组的最近质心法有多常正确。事先声明的层是最后一层，以及在一半组上最好、用另一半评分的层；检验的单元是组。",
+    ),
+    "comparison.states_depth": Message(
+        en="A has {a} state layers and B {b}, so the picture is by the share of the depth: 0 is the embedding, 1 the last layer.",
+        zh="A 有 {a} 个状态层，B 有 {b} 个，因此图按相对深度绘制：0 为嵌入层，1 为最后一层。",
+    ),
+    "comparison.states_curve": Message(
+        en="Sense accuracy by state layer, both models", zh="各状态层的义项正确率，两个模型"
+    ),
+    "comparison.states_table": Message(en="Sense accuracy by state layer", zh="各状态层的义项正确率"),
+    "comparison.states_table_of": Message(
+        en="Sense accuracy by state layer of {side}", zh="{side} 各状态层的义项正确率"
+    ),
+    "comparison.state_gap_table": Message(
+        en="Difference at the declared layers, right or wrong case by case", zh="声明的层上的差，逐例比较对错"
+    ),
+    "comparison.baseline_table": Message(en="What is known without states", zh="不用状态时能知道多少"),
+    "comparison.at_last": Message(en="last", zh="最后一层"),
+    "comparison.at_best": Message(en="best on one half, scored on the other", zh="一半上最好，另一半评分"),
+    "comparison.col_contrast": Message(en="contrast", zh="对比"),
+    "comparison.col_heads_a": Message(en="heads in A", zh="A 的头数"),
+    "comparison.col_heads_b": Message(en="heads in B", zh="B 的头数"),
+    "comparison.col_heads_gap": Message(en="heads of B − A", zh="B − A 的头数"),
+    "comparison.col_strongest": Message(en="largest B − A (layer.head)", zh="B − A 最大（层.头）"),
+    "comparison.col_p_contrasts": Message(en="p (over contrasts)", zh="p（对各对比校正）"),
+    "comparison.col_p_layers": Message(en="p (over both layers)", zh="p（对两层校正）"),
+    "comparison.col_at": Message(en="state layer", zh="状态层"),
+    "comparison.col_layer_a": Message(en="layer of A", zh="A 的层"),
+    "comparison.col_layer_b": Message(en="layer of B", zh="B 的层"),
+    "comparison.col_groups": Message(en="groups", zh="组数"),
+    "comparison.col_known_from": Message(en="known from", zh="依据"),
+    "comparison.col_state_layer": Message(en="state layer", zh="状态层"),
+    "comparison.col_depth": Message(en="share of depth", zh="相对深度"),
+    "comparison.col_accuracy": Message(en="accuracy", zh="正确率"),
     "comparison.by_side": Message(en="{side}: model", zh="{side}：模型"),
     "comparison.by_weights": Message(en="{side}: weights, SHA-256", zh="{side}：权重 SHA-256"),
     "comparison.by_device": Message(en="{side}: device, precision", zh="{side}：设备与精度"),

@@ -17,8 +17,10 @@ ORDER = (
     *("buildonce", "advice", "e5file", "e5tokenizer", "embedded", "hub", "adapters", "sources", "anatomy", "models"),
     *("rows", "edits", "rowtap", "routes", "fitting", "captures", "capture", "selfcheck"),
     *("measures", "stats", "flips", "contrasts", "experiments", "findings"),
-    *("polysemy", "messages", "colours", "figures", "report", "runs", "polysemy_story", "story", "study"),
-    *("comparison", "comparison_story", "comparison_study", "changes"),
+    *("wordsenses", "polysemy", "messages", "colours", "figures", "report", "runs"),
+    *("readings_story", "polysemy_story", "story", "study"),
+    *("comparison", "comparison_pieces", "comparison_senses", "comparison_states"),
+    *("comparison_words", "comparison_senses_story", "comparison_story", "comparison_study", "changes"),
     *("chat", "glance", "terminal", "__main__"),
 )
 HOMES = {
