@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from probe.captures import Prepared
 from probe.contrasts import FEWEST_UNITS
 from probe.errors import CasesError
 from probe.experiments.causes import EVERYWHERE
@@ -26,7 +27,6 @@ from probe.findings import (
 )
 from probe.flips import flip_tests
 from probe.measures.focus import FOCUS, Measure
-from probe.spans import Span, TokenMap
 from probe.stats import Estimate, bootstrap, unit_means
 
 GAP = "B − A"
@@ -70,19 +70,6 @@ class TokenCount:
     cases: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Piece:
-    """The smallest slice of the text that is whole tokens in both models; `span` None: special tokens."""
-
-    span: Span | None
-    a: tuple[int, ...]  # token positions in A
-    b: tuple[int, ...]
-
-    def tokens(self, side: Side) -> tuple[int, ...]:
-        """Token positions in one of the two."""
-        return self.a if side == "A" else self.b
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Comparison:
     """Two models' values on one case set, the cases in the same order."""
@@ -99,9 +86,7 @@ class Comparison:
     @cached_property
     def same_text(self) -> NDArray[np.bool_]:
         """Which cases both models saw whole, or cut to the same text: [case]."""
-        return np.array(
-            [one.case.text == other.case.text for one, other in zip(self.a.items, self.b.items, strict=True)]
-        )
+        return same_texts(self.a.items, self.b.items)
 
     @property
     def same_heads(self) -> bool:
@@ -134,18 +119,24 @@ class Comparison:
         return all(one.shape == other.shape and np.array_equal(one, other, equal_nan=True) for one, other in pairs)
 
 
+def same_texts(a: Sequence[Prepared], b: Sequence[Prepared]) -> NDArray[np.bool_]:
+    """Which cases of two models, in one order, have the same text: [case]."""
+    return np.array([one.case.text == other.case.text for one, other in zip(a, b, strict=True)], dtype=bool)
+
+
 def head_gaps(comparison: Comparison) -> tuple[HeadGap, ...]:
     """B − A of the mass target → cue and cue → target in every head; nothing where heads cannot be paired."""
     if not comparison.same_heads:
         return ()
     gaps = [comparison.values("B", one) - comparison.values("A", one) for one in DIRECTIONS]
-    p, p_max = _tests(np.stack(gaps, axis=1), comparison.a.units, seed=comparison.a.seed)
+    table, _ = unit_means(np.stack(gaps, axis=1), comparison.a.units)
+    p, p_max = corrected_tests([table], seed=comparison.a.seed)
     return tuple(
         HeadGap(
             measure=measure,
             found=bootstrap(gap, comparison.a.units, seed=comparison.a.seed),
-            p=p[place],
-            p_max=p_max[place],
+            p=p[0][place],
+            p_max=p_max[0][place],
         )
         for place, (measure, gap) in enumerate(zip(DIRECTIONS, gaps, strict=True))
     )
@@ -172,7 +163,12 @@ def cut_gaps(comparison: Comparison, *, among: NDArray[np.bool_] | None = None) 
 
 
 def paired_cuts(comparison: Comparison) -> list[int]:
-    """The cases whose edge was cut in both models, from the same word to the same word of the same text."""
+    """The cases with a cue whose edge was cut in both models, from the same word to the same word of the same text."""
+    return [place for place in same_edges(comparison) if not comparison.a.neutral[place]]
+
+
+def same_edges(comparison: Comparison) -> list[int]:
+    """The cases, neutral ones as well, whose same edge of the same text was cut in both models."""
     edges = []
     for side in (comparison.a, comparison.b):
         if side.cuts is None:
@@ -181,10 +177,7 @@ def paired_cuts(comparison: Comparison) -> list[int]:
     return [
         place
         for place, direction in edges[0].items()
-        if direction
-        and edges[1].get(place) == direction
-        and comparison.same_text[place]
-        and not comparison.a.neutral[place]
+        if direction and edges[1].get(place) == direction and comparison.same_text[place]
     ]
 
 
@@ -193,6 +186,34 @@ def cut_table(observed: Observed, places: Sequence[int]) -> Floats:
     assert observed.cuts is not None
     rows = [observed.cut_cases.index(place) for place in places]
     return np.stack([observed.cuts.cue[rows], observed.cuts.control[rows]], axis=1)
+
+
+def corrected_tests(
+    tables: Sequence[NDArray[np.float64]], *, seed: int
+) -> tuple[list[NDArray[np.float64]], list[NDArray[np.float64]]]:
+    """P values of differences [unit, ...], uncorrected and by max-T over all cells of all tables with enough units.
+
+    A thin cell is described and not tested (NaN); it takes no part in the correction either.
+    """
+    p, p_max = ([np.full(table.shape[1:], np.nan) for table in tables] for _ in range(2))
+    kept = [np.where((~np.isnan(table)).sum(0) >= FEWEST_UNITS, table, np.nan) for table in tables]
+    tested = [place for place, table in enumerate(kept) if not np.isnan(table).all()]
+    if tested:
+        rows = [kept[place][~np.isnan(kept[place]).reshape(len(kept[place]), -1).all(1)] for place in tested]
+        family = flip_tests(rows, seed=seed)
+        for place, test, corrected in zip(tested, family.tests, family.p_max, strict=True):
+            p[place], p_max[place] = test.p, corrected
+    return p, p_max
+
+
+def paired_intervals(
+    a: NDArray[np.floating], b: NDArray[np.floating], units: Sequence[str], *, seed: int
+) -> tuple[Interval, Interval, Interval]:
+    """A, B and B − A over the cases or units that have a number in both: [case] each."""
+    known = ~np.isnan(a - b)
+    kept = [unit for unit, ok in zip(units, known, strict=True) if ok]
+    one, other, gap = (mean_interval(values[known], kept, seed=seed) for values in (a, b, b - a))
+    return one, other, gap
 
 
 def token_counts(comparison: Comparison) -> tuple[TokenCount, ...]:
@@ -240,43 +261,11 @@ def comparison_results(comparison: Comparison, gaps: Sequence[HeadGap], cuts: Se
     return whole[list(frames[0].columns)]
 
 
-def pieces_of(one: TokenMap, other: TokenMap) -> tuple[Piece, ...]:
-    """The text in slices that are whole tokens in both, special tokens and those without text together in front.
-
-    Cut as 苹|果手|机 and as 苹果|手机, a text has one piece: 苹果手机.
-    """
-    spans = _joined([span for tokens in (one, other) for span in _text_spans(tokens)])
-    rest = tuple(_tokens_without_text(tokens) for tokens in (one, other))
-    front = [Piece(span=None, a=rest[0], b=rest[1])] if any(rest) else []
-    return (*front, *(Piece(span=span, a=_inside(span, one), b=_inside(span, other)) for span in spans))
-
-
-def piece_row(row: Floats, pieces: Sequence[Piece], side: Side) -> Floats:
-    """A merged row over the pieces: [layer, head, token] -> [layer, head, piece]; it still sums to one."""
-    return np.stack([row[..., list(piece.tokens(side))].sum(-1) for piece in pieces], axis=-1)
-
-
-def _tests(
-    gaps: NDArray[np.floating], units: Sequence[str], *, seed: int
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """P values of gaps [case, direction, layer, head], corrected over all that has enough cue words."""
-    table, _ = unit_means(gaps, units)
-    table = table[~np.isnan(table).reshape(len(table), -1).all(1)]
-    # A thin cell is described and not tested; it takes no part in the correction either.
-    table = np.where((~np.isnan(table)).sum(0) >= FEWEST_UNITS, table, np.nan)
-    if np.isnan(table).all():
-        nothing = np.full(gaps.shape[1:], np.nan)
-        return nothing, nothing
-    family = flip_tests([table], seed=seed)
-    return family.tests[0].p, family.p_max[0]
-
-
 def _cut_gap(of: CutOf, a: Floats, b: Floats, *, units: Sequence[str], seed: int) -> CutGap | None:
     known = ~np.isnan(a - b)
     if not known.any():
         return None
-    kept = [unit for unit, ok in zip(units, known, strict=True) if ok]
-    a_mean, b_mean, gap = (mean_interval(values[known], kept, seed=seed) for values in (a, b, b - a))
+    a_mean, b_mean, gap = paired_intervals(a, b, units, seed=seed)
     return CutGap(of=of, a=a_mean, b=b_mean, gap=gap, cases=int(known.sum()))
 
 
@@ -355,36 +344,3 @@ def _cut_rows(comparison: Comparison) -> list[int]:
 
 def _frame(**columns: object) -> pd.DataFrame:
     return pd.DataFrame({"model": GAP, "weighting": "none", "unit": "cue word", **columns})
-
-
-def _text_spans(tokens: TokenMap) -> list[Span]:
-    """Where the tokens with text stand."""
-    return [
-        Span(int(start), int(end))
-        for (start, end), special in zip(tokens.offsets, tokens.special, strict=True)
-        if end > start and not special
-    ]
-
-
-def _tokens_without_text(tokens: TokenMap) -> tuple[int, ...]:
-    empty = tokens.offsets[:, 0] == tokens.offsets[:, 1]
-    return tuple(int(token) for token in np.flatnonzero(empty | tokens.special))
-
-
-def _joined(spans: Sequence[Span]) -> list[Span]:
-    """Overlapping spans made one, in order; those that only touch stay apart."""
-    joined: list[Span] = []
-    for span in sorted(spans):
-        if joined and span.start < joined[-1].end:
-            joined[-1] = Span(joined[-1].start, max(joined[-1].end, span.end))
-        else:
-            joined.append(span)
-    return joined
-
-
-def _inside(span: Span, tokens: TokenMap) -> tuple[int, ...]:
-    found = []
-    for token, (start, end) in enumerate(tokens.offsets):
-        if end > start and not tokens.special[token] and span.start <= start and end <= span.end:
-            found.append(token)
-    return tuple(found)

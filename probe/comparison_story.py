@@ -1,77 +1,32 @@
 """From a comparison of two models to the sections of its page: both on one scale, words generated from the numbers."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from probe.cases import CaseSet
-from probe.comparison import (
-    SIDES,
-    Comparison,
-    CutGap,
-    HeadGap,
-    Piece,
-    Side,
-    by_depth,
-    cut_gaps,
-    piece_row,
-    pieces_of,
-    token_counts,
-)
+from probe.comparison import SIDES, Comparison, HeadGap, Side, by_depth, cut_gaps, token_counts
+from probe.comparison_pieces import Piece, piece_row, pieces_of
+from probe.comparison_senses_story import sense_sections, sense_words
+from probe.comparison_states import same_readings
+from probe.comparison_words import LEVEL, ComparisonStory, columns, percent, picture, points, signed, verdict
 from probe.contrasts import FEWEST_UNITS
 from probe.figures import colour_limits, head_map, layer_curve, png_bytes
-from probe.findings import MASS_ON_CUE, Interval
-from probe.messages import Language, message
-from probe.models import LoadedModel
+from probe.findings import MASS_ON_CUE
 from probe.report import Picture, Section, SentenceMap, SentenceMaps, Table
-from probe.routes import Route
-from probe.selfcheck import CheckReport
 from probe.stats import bootstrap
 from probe.story import Page, head_names, layer_names
 
 _TOP_HEADS = 10
-_LEVEL = 0.05
 _MAPS = {True: ("map_cue", "to_cue"), False: ("map_back", "to_target")}  # whether the row is the target's
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Told:
-    """One of the two models, with what the page says about it."""
-
-    loaded: LoadedModel
-    route: Route
-    check: CheckReport
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class ComparisonStory:
-    """All that the page may tell."""
-
-    comparison: Comparison
-    heads: tuple[HeadGap, ...]
-    cuts: tuple[CutGap, ...]
-    a: Told
-    b: Told
-    case_set: CaseSet
-    language: Language
-    pictures: dict[str, bytes] = field(default_factory=dict)
-
-    def say(self, key: str, /, **values: object) -> str:
-        """A string of the message table in the page's language."""
-        return message(f"comparison.{key}", self.language, **values)
-
-    def told(self, side: Side) -> Told:
-        """One of the two."""
-        return self.a if side == "A" else self.b
 
 
 def comparison_page(story: ComparisonStory) -> Page:
     """Build the page: what differs first, causes before mass, tokens and checks of both always."""
     sections = (
         _summary(story),
+        *sense_sections(story),
         _causes(story),
         _attention(story),
         _sentences(story),
@@ -94,9 +49,17 @@ def _summary(story: ComparisonStory) -> Section:
     read = story.say(
         "read", a=one.a.model, b=one.b.model, count=len(one.same_text), paired=int(one.same_text.sum())
     )  # fmt: skip
-    same = [story.say("identical")] if one.identical else []
-    text = (read, *same, *_cause_words(story), _head_words(story), *_token_words(story))
+    text = (
+        read, *_same_words(story), *_cause_words(story), *sense_words(story), _head_words(story), *_token_words(story),
+    )  # fmt: skip
     return Section(key="findings", title=story.say("findings"), text=text)
+
+
+def _same_words(story: ComparisonStory) -> Iterator[str]:
+    if story.comparison.identical and same_readings(*story.readings):
+        yield story.say("identical")
+    elif story.a.loaded.fingerprint == story.b.loaded.fingerprint:
+        yield story.say("same_weights")
 
 
 def _cause_words(story: ComparisonStory) -> Iterator[str]:
@@ -106,20 +69,20 @@ def _cause_words(story: ComparisonStory) -> Iterator[str]:
         return
     cue = found["cue"]
     yield story.say(
-        "cause", a=_percent(cue.a.mean), b=_percent(cue.b.mean), difference=_points(story, cue.gap), cases=cue.cases,
-        units=cue.gap.units, verdict=_verdict(story, cue.gap),
+        "cause", a=percent(cue.a.mean), b=percent(cue.b.mean), difference=points(story, cue.gap), cases=cue.cases,
+        units=cue.gap.units, verdict=verdict(story, cue.gap),
     )  # fmt: skip
     if "cue − control" in found:
         over = found["cue − control"]
         yield story.say(
-            "cause_control", a=_signed(over.a.mean), b=_signed(over.b.mean), difference=_points(story, over.gap),
-            verdict=_verdict(story, over.gap),
+            "cause_control", a=signed(over.a.mean), b=signed(over.b.mean), difference=points(story, over.gap),
+            verdict=verdict(story, over.gap),
         )  # fmt: skip
     if not story.comparison.same_tokens.all():
         for gap in cut_gaps(story.comparison, among=story.comparison.same_tokens)[:1]:
             yield story.say(
-                "cause_same_tokens", cases=gap.cases, difference=_points(story, gap.gap),
-                verdict=_verdict(story, gap.gap),
+                "cause_same_tokens", cases=gap.cases, difference=points(story, gap.gap),
+                verdict=verdict(story, gap.gap),
             )  # fmt: skip
     turned = _other_edges(story.comparison)
     if turned:
@@ -156,7 +119,7 @@ def _head_words(story: ComparisonStory) -> str:
     cells = int((~np.isnan(tested)).sum())
     if not cells:
         return story.say("thin", fewest=FEWEST_UNITS)
-    return story.say("claims", claimed=int((tested < _LEVEL).sum()), cells=cells)
+    return story.say("claims", claimed=int((tested < LEVEL).sum()), cells=cells)
 
 
 def _token_words(story: ComparisonStory) -> Iterator[str]:
@@ -178,7 +141,7 @@ def _causes(story: ComparisonStory) -> Section:
     )  # fmt: skip
     table = Table(
         caption=story.say("cut_table"),
-        columns=_columns(story, "edge", "a", "b", "gap", "low", "high", "cases", "n"),
+        columns=columns(story, "edge", "a", "b", "gap", "low", "high", "cases", "n"),
         rows=rows,
         source="tables/results.csv",
     )
@@ -217,7 +180,7 @@ def _maps(story: ComparisonStory, gap: HeadGap) -> Iterator[Picture]:
     scale = colour_limits(list(means.values()))
     for side in SIDES:
         yield _head_picture(story, means[side], key=key, side=side, unit="share", limits=scale)
-    marked = np.nan_to_num(gap.p_max, nan=1.0) < _LEVEL
+    marked = np.nan_to_num(gap.p_max, nan=1.0) < LEVEL
     yield _head_picture(story, gap.found.mean, key=key, side="B − A", unit="difference_unit", claimed=marked)
 
 
@@ -242,7 +205,7 @@ def _head_picture(
         language=story.language,
     )  # fmt: skip
     name = f"{key}_{'difference' if limits is None else side.lower()}.png"
-    return _picture(story, name, png_bytes(figure), caption=title, alt=story.say("map_alt", what=title))
+    return picture(story, name, png_bytes(figure), caption=title, alt=story.say("map_alt", what=title))
 
 
 def _curve(story: ComparisonStory, frame: pd.DataFrame, *, key: str, label: str, name: str) -> tuple[Picture, ...]:
@@ -258,12 +221,7 @@ def _curve(story: ComparisonStory, frame: pd.DataFrame, *, key: str, label: str,
         language=story.language,
     )  # fmt: skip
     alt = story.say("curve_alt", what=story.say(key))
-    return (_picture(story, name, png_bytes(figure), caption=story.say(key), alt=alt),)
-
-
-def _picture(story: ComparisonStory, name: str, png: bytes, *, caption: str, alt: str) -> Picture:
-    story.pictures[name] = png
-    return Picture(caption=caption, png=png, alt=alt, source=f"figures/{name}")
+    return (picture(story, name, png_bytes(figure), caption=story.say(key), alt=alt),)
 
 
 def _heads_table(story: ComparisonStory) -> Table:
@@ -279,7 +237,7 @@ def _heads_table(story: ComparisonStory) -> Table:
     rows.sort(key=lambda row: -abs(row[4]))  # stable: equal differences keep the order of the layers
     return Table(
         caption=story.say("heads_table"),
-        columns=_columns(story, "direction", "stack", "layer", "head", "gap", "low", "high", "p", "n"),
+        columns=columns(story, "direction", "stack", "layer", "head", "gap", "low", "high", "p", "n"),
         rows=tuple(rows[:_TOP_HEADS]),
         source="tables/results.csv",
     )
@@ -344,7 +302,7 @@ def _confound(story: ComparisonStory) -> Section:
     )
     table = Table(
         caption=story.say("confound_table"),
-        columns=_columns(story, "word", "a", "b", "differ", "cases"),
+        columns=columns(story, "word", "a", "b", "differ", "cases"),
         rows=rows,
         source="tables/cases.csv",
     )
@@ -379,33 +337,3 @@ def _provenance(story: ComparisonStory) -> tuple[tuple[str, str], ...]:
         rows.extend((f"{side}: {key}", value) for key, value in loaded.origin.items())
     digest = f"{story.case_set.name}, SHA-256 {story.case_set.digest[:16]}"
     return (*rows, (story.say("by_cases"), digest))
-
-
-def _columns(story: ComparisonStory, *names: str) -> tuple[str, ...]:
-    return tuple(story.say(f"col_{name}") for name in names)
-
-
-def _verdict(story: ComparisonStory, interval: Interval) -> str:
-    if interval.mean == 0 and interval.low == 0 and interval.high == 0:
-        return story.say("verdict_zero")
-    if np.isnan(interval.low):
-        return story.say("verdict_thin")
-    if not interval.excludes_zero:
-        return story.say("verdict_none")
-    return story.say("verdict_more" if interval.mean > 0 else "verdict_less")
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
-
-
-def _signed(share: float) -> str:
-    """A difference in percentage points; an exact zero has no sign and no decimals."""
-    return "0" if share == 0 else f"{100 * share:+.1f}".replace("-", "−")
-
-
-def _points(story: ComparisonStory, interval: Interval) -> str:
-    if np.isnan(interval.low):
-        return _signed(interval.mean)
-    low, high = (_signed(bound).removeprefix("+") for bound in (interval.low, interval.high))
-    return message("study.interval", story.language, mean=_signed(interval.mean), low=low, high=high)

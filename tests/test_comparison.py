@@ -19,10 +19,9 @@ from probe.comparison import (
     cut_gaps,
     head_gaps,
     paired_cuts,
-    piece_row,
-    pieces_of,
     token_counts,
 )
+from probe.comparison_pieces import piece_row, pieces_of
 from probe.comparison_study import run_comparison
 from probe.errors import CasesError
 from probe.experiments.causes import CutEffects
