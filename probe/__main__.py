@@ -182,7 +182,15 @@ def compare(
     language: Annotated[Literal["en", "zh"], typer.Option(help="Language of the page.")] = "en",
     device: Device = "auto",
     dtype: Dtype = "auto",
+    revision_a: Annotated[
+        str | None, typer.Option(metavar="REVISION", help="Branch, tag or commit of A, a hub model.")
+    ] = None,
+    revision_b: Annotated[
+        str | None, typer.Option(metavar="REVISION", help="Branch, tag or commit of B, a hub model.")
+    ] = None,
     trust_remote_code: RemoteCode = False,
+    layers: Layers = None,
+    heads: Heads = None,
     cut: Annotated[bool, typer.Option("--cut/--no-cut", help="Also cut edges and measure what that changes.")] = True,
     cut_cases: Annotated[
         int, typer.Option(min=1, max=LARGEST, help="At most so many cases have their edges cut.")
@@ -213,6 +221,8 @@ def compare(
 
         settings = StudySettings(
             language=language,
+            layers=layers,
+            heads=heads,
             cut=cut,
             cut_cases=cut_cases,
             layer_cut_cases=layer_cut_cases,
@@ -225,7 +235,8 @@ def compare(
         )
         with folder.stage("load"):
             one, other = (
-                _load(name, device=device, dtype=dtype, revision=None, code=trust_remote_code) for name in (a, b)
+                _load(name, device=device, dtype=dtype, revision=revision, code=trust_remote_code)
+                for name, revision in ((a, revision_a), (b, revision_b))
             )
         with show_progress() as progress:
             checks = run_comparison(one, other, case_set, settings=settings, folder=folder, progress=progress)
