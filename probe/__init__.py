@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from probe.capture import prepare
     from probe.captures import Capture, CaptureOptions, Prepared, load_capture, save_capture
     from probe.cases import Case, CaseSet, case_of, load_cases, shipped_sets
+    from probe.comparison_study import run_comparison
     from probe.contrasts import contrasts_of, differences, slot_pairs
     from probe.edits import EdgeEdit, HeadEdit
     from probe.errors import CijingError
@@ -43,8 +44,8 @@ __all__ = [
     "cosines_by_sense", "cut_effects", "default_readout", "differences", "flip_tests", "focus", "head_map",
     "known_models", "labels_of", "layer_curve", "load_capture", "load_cases", "load_model", "merge_rows", "merged_row",
     "model_from_parts", "most_frequent_sense", "open_run", "png_bytes", "prepare", "read_state", "render_report",
-    "route_of", "run_report", "save_capture", "save_png", "sense_accuracy", "sentence_map", "shipped_sets",
-    "silhouette", "slot_pairs", "tap", "tokenize", "tokens_of", "two_characters_rule", "words_of",
+    "route_of", "run_comparison", "run_report", "save_capture", "save_png", "sense_accuracy", "sentence_map",
+    "shipped_sets", "silhouette", "slot_pairs", "tap", "tokenize", "tokens_of", "two_characters_rule", "words_of",
 ]  # fmt: skip
 
 # Names and not imports, or `python -m probe --help` would wait for torch.
@@ -52,6 +53,7 @@ _NAMES_OF = {
     "capture": ("capture_cases", "prepare"),
     "captures": ("Capture", "CaptureOptions", "Prepared", "load_capture", "save_capture"),
     "cases": ("Case", "CaseSet", "case_of", "load_cases", "shipped_sets"),
+    "comparison_study": ("run_comparison",),
     "contrasts": ("contrasts_of", "differences", "slot_pairs"),
     "edits": ("EdgeEdit", "HeadEdit"),
     "errors": ("CijingError",),

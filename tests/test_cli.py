@@ -410,6 +410,32 @@ def test_layer_cuts_are_made_for_as_many_cases_as_asked_for(bert: Path, cases: P
         assert seen["case"].nunique() == most
 
 
+# --- compare ----------------------------------------------------------------------------------------------------
+
+
+def test_compare_reads_the_asked_layers_and_heads_of_both_models(bert: Path, cases: Path, tmp_path: Path) -> None:
+    import pandas as pd
+
+    chosen = ["--layers", "0,2", "--heads", "1-2", "--no-cut"]
+    assert run(["compare", str(bert), str(bert), str(cases), "--out", str(tmp_path / "run"), *chosen]) == 0
+    seen = pd.read_parquet(tmp_path / "run/tables/observations.parquet")
+    assert {tuple(pair) for pair in seen[["layer", "head"]].drop_duplicates().to_numpy()} == {
+        (layer, head) for layer in (0, 2) for head in (1, 2)
+    }
+    assert seen["model"].nunique() == 2
+
+
+@pytest.mark.parametrize("side", ["a", "b"])
+def test_a_revision_of_one_side_is_asked_of_that_side_alone(
+    side: str, bert: Path, llama: Path, cases: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["compare", str(bert), str(llama), str(cases), "--out", str(tmp_path / "run")]
+    assert run([*arguments, f"--revision-{side}", "main"]) == 2
+    name = {"a": "bert", "b": "llama"}[side]
+    assert capsys.readouterr().err == f"{name} is local and has no revisions; leave revision 'main' out\n"
+    assert not (tmp_path / "run").exists()
+
+
 def heed_ctrl_c() -> None:
     """A run that was started in the background hands on an ignored SIGINT; the program under test must not get it."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
