@@ -13,7 +13,8 @@ from probe.errors import TapError
 from probe.experiments.causes import cut_effects
 from probe.experiments.readings import cases_to_read, reading_frame, word_readings
 from probe.models import model_from_parts
-from probe.routes import route_of
+from probe.routes import batch_for, eager_maps, route_of
+from probe.spans import tokens_of
 from tests.planted import HEAD, LAYER, planted_cases, planted_model
 from tests.test_rowtap import brute_force
 from tests.tiny import FAMILIES
@@ -71,6 +72,21 @@ def test_effects_and_masses_equal_a_computation_with_whole_maps():
     assert labels(reading.words) == [item.tokens.labels[place] for place in places]
     assert [word.effect for word in reading.words] == pytest.approx(effects, abs=1e-5)
     assert [word.mass for word in reading.words] == pytest.approx([float(mass[place]) for place in places], abs=1e-6)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "bart", "t5"])
+def test_the_mass_of_a_word_is_the_sum_over_its_tokens_in_its_own_stack(family):
+    model = loaded(family)
+    (item,) = prepare(model, [case_of("他讨厌菠菜", target="菠菜", id="a")])
+    (reading,) = read(model, [item.case])
+    maps, _ = eager_maps(model, batch_for(model, [item.tokens.ids]))
+    stack = "decoder" if family == "gpt2" else "encoder"
+    rows = torch.cat([grid for layer, grid in maps.items() if layer.stack == stack])[:, :, list(item.target)]
+    row = rows.mean((0, 1, 2))  # [key]
+    for word in reading.ranked:
+        assert word.mass == pytest.approx(float(row[tokens_of(word.span, item.tokens)].sum()), abs=1e-6)
+    own = float(row[list(item.target)].sum())
+    assert own + sum(word.mass for word in reading.words) == pytest.approx(1, abs=1e-5)
 
 
 def test_the_planted_cue_comes_out_on_top_though_nothing_marks_it():

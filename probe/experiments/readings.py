@@ -14,7 +14,7 @@ from probe.cases import Case
 from probe.edits import EdgeEdit, Stack
 from probe.errors import TapError
 from probe.experiments.causes import EditedRun, last_states, moved
-from probe.measures.focus import merged_row, visible
+from probe.measures.focus import merged_row
 from probe.models import LoadedModel
 from probe.routes import Route
 from probe.spans import Span, words_of
@@ -104,8 +104,8 @@ def word_readings(
     """Cut target → word in every layer, for each word that the target can read, in cases without cues.
 
     At most `most_cases` cases, spread over the set, and `most_words` words of each. A word is a smallest piece that is
-    a slice of the text; one that gets no attention at all, such as one outside every window, cannot be read. An
-    encoder-decoder is judged in its encoder. Raises TapError on the eager path.
+    a slice of the text; what the mask hides in every layer cannot be read. An encoder-decoder is judged in its encoder.
+    Raises TapError on the eager path.
     """
     if route.path != "tap":
         raise TapError(f"{loaded.name}: edges cannot be cut on the eager path ({route.reason})")
@@ -163,8 +163,8 @@ def _edges_of(loaded: LoadedModel, item: Prepared, one: Capture, *, stack: Stack
     edges = []
     for place, piece in enumerate(pieces):
         mass = float(row[list(piece)].sum())
-        seen = visible(item, query=item.target, key=piece, causal=stack == "decoder")
-        if place in own or not seen or mass == 0:
+        # A masked key has a weight of exactly 0, whether causality or a window hides it.
+        if place in own or mass == 0:
             continue
         label, span = _name(loaded, item, piece)
         distance = min(abs(place - other) for other in own)
