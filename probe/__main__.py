@@ -89,6 +89,10 @@ def _folder(text: str) -> Path:
 
 SOURCES = "builtin:NAME, hub id, folder, adapter folder or GGUF file."
 Model = Annotated[str, typer.Option("--model", "-m", metavar="MODEL", help=SOURCES)]
+Models = Annotated[
+    list[str],
+    typer.Option("--model", "-m", metavar="MODEL", help=f"{SOURCES} Again for several models on one page."),
+]
 Device = Annotated[str, typer.Option(metavar="DEVICE", help="auto, cpu, cuda, cuda:1 or mps.")]
 Dtype = Annotated[str, typer.Option(metavar="DTYPE", help="auto, float32, bfloat16 or float16.")]
 Revision = Annotated[str | None, typer.Option(metavar="REVISION", help="Branch, tag or commit of a hub model.")]
@@ -106,7 +110,7 @@ def report(
     cases: Annotated[str, typer.Argument(help="A shipped set (relations, apple) or a .yaml, .jsonl or .csv file.")] = (
         "relations"
     ),
-    model: Model = DEFAULT_MODEL,
+    model: Models = [DEFAULT_MODEL],  # noqa: B006 (Typer reads it, nobody changes it)
     out: Annotated[Any, typer.Option(parser=_folder, metavar="FOLDER", help="Run folder. [default: runs/NAME]")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier run in that folder.")] = False,
     language: Annotated[Literal["en", "zh"], typer.Option(help="Language of the page.")] = "en",
@@ -123,6 +127,9 @@ def report(
     layer_cut_cases: Annotated[
         int, typer.Option(min=0, max=LARGEST, help="At most so many of these are also cut layer by layer.")
     ] = 48,
+    head_cut_cases: Annotated[
+        int, typer.Option(min=0, max=LARGEST, help="In at most so many the edge is cut in single heads; 0: none.")
+    ] = 24,
     reference_cases: Annotated[
         int, typer.Option(min=0, max=LARGEST, help="At most so many cases run through random weights as well; 0: none.")
     ] = 96,
@@ -153,6 +160,7 @@ def report(
             cut=cut,
             cut_cases=cut_cases,
             layer_cut_cases=layer_cut_cases,
+            head_cut_cases=head_cut_cases,
             reference_cases=reference_cases,
             sentences=sentences,
             seed=seed,
@@ -161,12 +169,18 @@ def report(
             cut_to_fit=cut_to_fit,
             cache=cache,
         )
-        with folder.stage("load"):
-            loaded = _load(model, device=device, dtype=dtype, revision=revision, code=trust_remote_code)
-        with show_progress() as progress:
-            check = run_report(loaded, case_set, settings=settings, folder=folder, progress=progress)
-    if not check.passed:
-        _say("self-check failed: do not trust these numbers before you have read the page's self-check")
+
+        def load(name: str) -> "LoadedModel":
+            with folder.stage("load"):
+                return _load(name, device=device, dtype=dtype, revision=revision, code=trust_remote_code)
+
+        if len(model) > 1:
+            _check_models(model, revision=revision, code=trust_remote_code)
+        with show_progress() as progress:  # map holds no model, so that one can be let go before the next is loaded
+            checks = run_report(map(load, model), case_set, settings=settings, folder=folder, progress=progress)
+    for name, check in zip(model, checks, strict=True):
+        if not check.passed:
+            _say(f"self-check of {name} failed: do not trust its numbers before you have read the page's self-check")
     print(target / "report.html")
 
 
@@ -391,6 +405,16 @@ def _load(model: str, *, device: str, dtype: str, revision: str | None, code: bo
     for note in loaded.notes:
         _say(f"note: {note}")
     return loaded
+
+
+def _check_models(models: list[str], *, revision: str | None, code: bool) -> None:
+    """Find every model before the first is looked at: a wrong name must not cost minutes."""
+    from probe.models import check_source
+
+    if revision is not None:
+        raise CijingError("--revision belongs to one model; give one --model with it")
+    for name in models:
+        check_source(name, trust_remote_code=code, progress=_say)
 
 
 def _say(text: str) -> None:

@@ -16,7 +16,7 @@ from probe.experiments.causes import EVERYWHERE, CutEffects
 from probe.measures.focus import FOCUS, Measure, visible
 from probe.measures.states import Readout
 from probe.rowtap import Layer
-from probe.stats import FEWEST_FOR_INTERVAL, Estimate, bootstrap
+from probe.stats import Estimate, bootstrap
 
 Floats = NDArray[np.float32]
 
@@ -24,6 +24,10 @@ MASS_ON_CUE = Measure("target", "cue", "attention mass")
 MASS_ON_CONTROL = Measure("target", "control", "attention mass")
 MASS_BACK = Measure("cue", "target", "attention mass")
 CONTROL_BACK = Measure("cue", "control", "attention mass")
+MASS_ON_SPECIAL = Measure("target", "special", "attention mass")
+MASS_ON_FIRST = Measure("target", "first", "attention mass")
+ENTROPY = Measure("target", "", "entropy")
+RANK = Measure("target", "cue", "cue rank")
 
 CONTRAST = "cue − control"
 
@@ -97,16 +101,6 @@ class Interval:
         return self.low > 0 or self.high < 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Standout:
-    """The head chosen on one half of the cue words and scored on the other."""
-
-    stack: str
-    layer: int
-    head: int
-    score: Interval
-
-
 def unit_of(item: Prepared) -> str:
     """The cue words of a case as one name; a case without cues is a unit of its own."""
     return " + ".join(cue.cut(item.case.text) for cue in item.case.cues) or f"case {item.case.id}"
@@ -126,28 +120,6 @@ def mean_interval(values: NDArray[np.floating], units: Sequence[str], *, seed: i
     """Mean over units of one number a case: [case] -> Interval."""
     found = bootstrap(values, units, seed=seed)
     return Interval(mean=float(found.mean), low=float(found.low), high=float(found.high), units=int(found.units))
-
-
-def strongest_head(observed: Observed) -> Standout | None:
-    """The head with the largest mass on the cue above the control, chosen on half of the cue words, scored on the rest.
-
-    None where the units with both numbers are too few for an interval on the second half.
-    """
-    difference = observed.values(MASS_ON_CUE) - observed.values(MASS_ON_CONTROL)  # [case, layer, head]
-    known = ~np.isnan(difference).all((1, 2))
-    names = sorted({unit for unit, ok in zip(observed.units, known, strict=True) if ok})
-    if len(names) < 2 * FEWEST_FOR_INTERVAL:
-        return None
-    shuffled = np.random.default_rng(observed.seed).permutation(len(names))
-    choosing = {names[index] for index in shuffled[: len(names) // 2]}
-    first = np.array([ok and unit in choosing for unit, ok in zip(observed.units, known, strict=True)])
-    second = known & ~first
-    by_head = np.nanmean(difference[first], axis=0)  # [layer, head]
-    layer, head = np.unravel_index(int(np.nanargmax(by_head)), by_head.shape)
-    units = [unit for unit, ok in zip(observed.units, second, strict=True) if ok]
-    score = mean_interval(difference[second, layer, head], units, seed=observed.seed)
-    label = observed.layers[int(layer)]
-    return Standout(stack=label.stack, layer=label.index, head=observed.heads[int(head)], score=score)
 
 
 def crossed_pairs(items: Sequence[Prepared], *, most: int) -> list[tuple[int, int]]:

@@ -631,8 +631,8 @@ MESSAGES: dict[str, Message] = {
         zh="状态中的义项：不可见。{readout}处的状态在所有例句中相同{cause}，因此不给出正确率。",
     ),
     "senses.states_few": Message(
-        en=" Left out, with fewer than {fewest} sentences: {names}.",
-        zh="例句少于 {fewest} 个而未计入：{names}。",
+        en=" Left out, with fewer than three sentences: {names}.",
+        zh="例句少于三个而未计入：{names}。",
     ),
     "senses.states_masked": Message(
         en=" (in a causal model a word does not see what comes after it)",
@@ -646,13 +646,17 @@ MESSAGES: dict[str, Message] = {
         en=" Cases that cannot be decided, since their sense stands in no other group: {count}.",
         zh="义项不在其他组出现而无法判断的例句：{count} 个。",
     ),
+    "senses.below_guess": Message(
+        en=" A number below that guess is no knowledge: with its group left out a case's own sense is the rarer one, so what learns nothing falls below guessing.",
+        zh="低于这一猜测的数字不表示知道什么：留出一组后，例句自己的义项变得较少，什么也没学到的方法便会低于猜测。",
+    ),
     "senses.states_thin": Message(
         en=" There are too few groups for an interval.",
         zh="组数太少，不给区间。",
     ),
     "senses.carrier": Message(
-        en=" The carrier sentence gives part of it away: with a neutral word in the cue's place the sense of its group is found in {alone} of {cases} cases at the last layer, against {cued} with the cue in the same groups.",
-        zh="其中一部分来自句子框架：线索词的位置换成中性词后，最后一层仍能在 {cases} 个例句的 {alone} 中找出该组的义项；同样这些组里有线索词时为 {cued}。",
+        en=" The carrier sentence gives part of it away: with a neutral word in the cue's place the sense of its group is found in {alone} of {cases} cases at the last layer and in at most {most} at any layer, against {cued} at the last layer with the cue in the same groups.",
+        zh="其中一部分来自句子框架：线索词的位置换成中性词后，最后一层仍能在 {cases} 个例句的 {alone} 中找出该组的义项，各层最高 {most}；同样这些组里有线索词时最后一层为 {cued}。",
     ),
     "senses.carrier_mixed": Message(
         en=" Groups whose cues have several senses have no one label and are not counted there: {count}.",
@@ -1137,8 +1141,8 @@ MESSAGES: dict[str, Message] = {
         zh="最小对立组中的头：这些词对里没有一项对比达到 {fewest} 个线索词，因此不作检验。",
     ),
     "comparison.sense_head_gaps": Message(
-        en="That share of cue over neutral word is another in B than in A in {claimed} of {cells} heads (paired B − A, max-T over all heads, directions and contrasts).",
-        zh="线索词多于中性词的比例在 B 与 A 之间不同的头：{cells} 个中有 {claimed} 个（配对的 B − A，对所有头、方向和对比取 max-T）。",
+        en="Between the models, that difference of cue and neutral word differs in {claimed} of {cells} heads (paired B − A by cue word, max-T over all heads, directions and contrasts, p < 0.05).",
+        zh="两个模型之间，线索词与中性词之差不同的头：{cells} 个中有 {claimed} 个（按线索词配对的 B − A，对所有头、方向和对比取 max-T，p < 0.05）。",
     ),
     "comparison.state_last": Message(
         en="Senses in the states: at the last state layer the nearest centroid is right at {a} in A (layer {layer_a}) and at {b} in B (layer {layer_b}), on the same cases. The difference is {difference} percentage points over {groups} groups: {verdict}.",
@@ -1203,14 +1207,20 @@ MESSAGES: dict[str, Message] = {
     "comparison.state_gap_table": Message(
         en="Difference at the declared layers, right or wrong case by case", zh="声明的层上的差，逐例比较对错"
     ),
-    "comparison.baseline_table": Message(en="What is known without states", zh="不用状态时能知道多少"),
+    "comparison.baseline_table": Message(
+        en="What is known without the cue in the state", zh="状态中没有线索词时能知道多少"
+    ),
+    "comparison.carrier": Message(
+        en="carrier alone, last state layer (neutral word in the cue's place)",
+        zh="仅句子框架，最后一个状态层（线索词处为中性词）",
+    ),
     "comparison.at_last": Message(en="last", zh="最后一层"),
     "comparison.at_best": Message(en="best on one half, scored on the other", zh="一半上最好，另一半评分"),
     "comparison.col_contrast": Message(en="contrast", zh="对比"),
-    "comparison.col_heads_a": Message(en="heads in A", zh="A 的头数"),
-    "comparison.col_heads_b": Message(en="heads in B", zh="B 的头数"),
-    "comparison.col_heads_gap": Message(en="heads of B − A", zh="B − A 的头数"),
-    "comparison.col_strongest": Message(en="largest B − A (layer.head)", zh="B − A 最大（层.头）"),
+    "comparison.col_heads_a": Message(en="heads A", zh="A 的头数"),
+    "comparison.col_heads_b": Message(en="heads B", zh="B 的头数"),
+    "comparison.col_heads_gap": Message(en="heads B − A", zh="B − A 的头数"),
+    "comparison.col_strongest": Message(en="largest (layer.head)", zh="差最大（层.头）"),
     "comparison.col_p_contrasts": Message(en="p (over contrasts)", zh="p（对各对比校正）"),
     "comparison.col_p_layers": Message(en="p (over both layers)", zh="p（对两层校正）"),
     "comparison.col_at": Message(en="state layer", zh="状态层"),

@@ -48,6 +48,32 @@ class LoadedModel:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ModelFacts:
+    """What a page and a manifest say of a model; holds no weights, so that the model can be let go."""
+
+    name: str
+    kind: Kind
+    device: str
+    dtype: str
+    fingerprint: str
+    origin: Mapping[str, str]
+    notes: tuple[str, ...]
+
+
+def facts_of(loaded: LoadedModel) -> ModelFacts:
+    """What stays of a model when its weights are gone."""
+    return ModelFacts(
+        name=loaded.name,
+        kind=loaded.kind,
+        device=loaded.device.type,
+        dtype=str(loaded.dtype).removeprefix("torch."),
+        fingerprint=loaded.fingerprint,
+        origin=loaded.origin,
+        notes=loaded.notes,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class KnownModel:
     """A builtin model, for the list of models."""
 
@@ -113,6 +139,11 @@ def load_model(
         model.to(where)
     notes = (*found.notes, *notes, *advice)
     return _described(model, tokenizer, name=found.name, origin=found.origin, notes=notes)
+
+
+def check_source(source: str | Path, *, trust_remote_code: bool = False, progress: Progress | None = None) -> None:
+    """Find a model without loading it: builds a builtin, fetches a hub model; ModelError where there is none."""
+    find_source(source, Access(revision=None, code=trust_remote_code, progress=progress))
 
 
 def model_from_parts(model: Any, tokenizer: Any, *, name: str) -> LoadedModel:

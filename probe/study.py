@@ -1,8 +1,9 @@
-"""The look at one model: cases in, a run folder out. Stages meet in files, so that each number can be traced."""
+"""The look at one model or several: cases in, a run folder out. Stages meet in files, so that numbers can be traced."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,8 +13,8 @@ from probe.capture import capture_prepared, prepare
 from probe.captures import CaptureOptions, Prepared
 from probe.cases import CaseSet
 from probe.contrasts import NEUTRAL
-from probe.experiments.causes import CutEffects, cut_effects, edge_of
-from probe.experiments.reference import random_twin
+from probe.experiments.causes import CutEffects, cut_effects, edge_of, head_cut_effects
+from probe.experiments.reference import TwinPlan, random_twin, twin_plan
 from probe.findings import (
     Floats,
     Observed,
@@ -26,7 +27,8 @@ from probe.findings import (
 from probe.measures.focus import focus, merged_row
 from probe.measures.states import context_embedding, default_readout, read_state
 from probe.messages import Language
-from probe.models import LoadedModel
+from probe.models import LoadedModel, facts_of
+from probe.pages import page_of
 from probe.polysemy import (
     EffectSizes,
     contrast_results,
@@ -41,7 +43,8 @@ from probe.report import render_report
 from probe.routes import Route, route_of
 from probe.runs import RunFolder
 from probe.selfcheck import CheckReport, check_model
-from probe.story import Page, Story, page_of
+from probe.story import Page, Story
+from probe.strongest import HeadScore, head_scores, plan_heads, score_results
 
 Progress = Callable[[str, int, int], None]  # stage, done, total
 
@@ -62,6 +65,8 @@ class StudySettings:
     """At most so many cases have their edges cut in every layer at once, spread over the set: three passes a case."""
     layer_cut_cases: int = 48
     """At most so many of these are also cut layer by layer: 2 × layers passes a case."""
+    head_cut_cases: int = 24
+    """In at most so many the edge is also cut in single heads, the strongest and as many others: 32 passes a case."""
     reference_cases: int = 96
     """At most so many cases are also run through a model of random weights; 0 leaves the reference out."""
     sentences: int = 500
@@ -91,49 +96,101 @@ class StudySettings:
 
 
 def run_report(
-    loaded: LoadedModel,
+    models: LoadedModel | Iterable[LoadedModel],
     case_set: CaseSet,
     *,
     settings: StudySettings,
     folder: RunFolder,
     progress: Progress | None = None,
-) -> CheckReport:
-    """Look at every case, write observations, results, figures, page and manifest; give the self-check.
+) -> tuple[CheckReport, ...]:
+    """Look at every case, write observations, results, figures, page and manifest; give each model's self-check.
 
-    Raises what `capture` raises; nothing is left under the folder's name then.
+    Several models are looked at one after another. From a generator that loads them, each is let go before the next
+    comes, and before the random weights of its reference do, so that memory holds one at a time. Raises what
+    `capture` raises; nothing is left under the folder's name then.
     """
-    tell = progress or (lambda stage, done, total: None)
+    stories: list[Story] = []
+    with folder.stream_table("observations") as append:
+        for loaded in [models] if isinstance(models, LoadedModel) else models:
+            named = _named_apart(loaded, [story.model.name for story in stories])
+            tell = _teller(progress, named.name)
+            story = _look(named, case_set, settings=settings, folder=folder, append=append, tell=tell)
+            plan = twin_plan(named)
+            del loaded, named
+            stories.append(_with_twin(story, plan, settings=settings, folder=folder))
+    _write_tables(folder, stories)
+    _record(folder, stories, settings)
+    with folder.stage("page"):
+        write_page(folder, page_of(stories), language=settings.language)
+    return tuple(story.check for story in stories)
+
+
+def _named_apart(loaded: LoadedModel, names: Sequence[str]) -> LoadedModel:
+    """Two folders may bear one name; the model column must tell them apart."""
+    same = sum(name == loaded.name or name.startswith(f"{loaded.name} (") for name in names)
+    return replace(loaded, name=f"{loaded.name} ({same + 1})") if same else loaded
+
+
+def _teller(progress: Progress | None, name: str) -> Progress:
+    if progress is None:
+        return lambda stage, done, total: None
+    return lambda stage, done, total: progress(f"{name}: {stage}", done, total)
+
+
+def _look(
+    loaded: LoadedModel,
+    case_set: CaseSet,
+    *,
+    settings: StudySettings,
+    folder: RunFolder,
+    append: Callable[[pd.DataFrame], None],
+    tell: Progress,
+) -> Story:
+    """All that is found out about one model; its reference holds the model's own side only."""
     with folder.stage("self-check"):
         route = route_of(loaded)
         check = check_model(loaded)
     with folder.stage("tokenise"):
         items = prepare(loaded, case_set.cases, cut=settings.cut_to_fit)
-    with folder.stream_table("observations") as append:
-        observed = observe(loaded, route, items, settings=settings, folder=folder, append=append, tell=tell)
+    observed = observe(loaded, route, items, settings=settings, folder=folder, append=append, tell=tell)
     pairs = crossed_pairs(items, most=settings.sentences)
     with folder.stage("crossed pairs"):
         crossed = crossed_frame(observed, pairs, _crossed_effects(loaded, route, items, pairs, settings))
+    with folder.stage("single heads"):
+        scores = _head_scores(loaded, observed, settings, tell)
     with folder.stage("statistics"):
         polysemy = polysemy_of(observed, language=settings.language)
-        contrasts = contrast_results(observed, polysemy.heads, polysemy.cuts)
-        results = results_of(observed)
-    with folder.stage("random reference"):
-        reference = _reference(loaded, items, settings=settings, folder=folder)
-    folder.write_table("results", pd.concat([results, contrasts], ignore_index=True))
-    if polysemy.states is not None:
-        folder.write_table("states", state_frame(loaded.name, polysemy.states), formats=("csv",))
-    if len(crossed):
-        folder.write_table("crossed", crossed, formats=("csv",))
-    folder.write_table("cases", case_frame(items), formats=("csv",))
-    _record(folder, loaded, case_set, settings, check)
-    story = Story(
-        loaded=loaded, case_set=case_set, observed=observed, results=results, crossed=crossed, check=check,
-        route=route, language=settings.language, polysemy=polysemy,
-        reference=reference,
+        results = [results_of(observed), contrast_results(observed, polysemy.heads, polysemy.cuts)]
+        if scores and observed.cuts:
+            results.append(score_results(observed, scores, stack=observed.cuts.stack))
+    with folder.stage("reference"):
+        own = _effect_sizes(loaded, items, settings=settings, folder=folder)
+    return Story(
+        model=facts_of(loaded), case_set=case_set, observed=observed, check=check, route=route,
+        results=pd.concat([frame for frame in results if len(frame)], ignore_index=True), crossed=crossed,
+        language=settings.language, polysemy=polysemy, scores=scores, reference=own,
     )  # fmt: skip
-    with folder.stage("page"):
-        write_page(folder, page_of(story), language=settings.language)
-    return check
+
+
+def _with_twin(story: Story, plan: TwinPlan, *, settings: StudySettings, folder: RunFolder) -> Story:
+    """The story with the same numbers of random weights beside the model's own."""
+    if not story.reference:
+        return story
+    with folder.stage("reference"):
+        twin = random_twin(plan, seed=settings.seed)
+        sizes = _effect_sizes(twin, story.observed.items, settings=settings, folder=folder)
+    return replace(story, reference=(*story.reference, *sizes))
+
+
+def _write_tables(folder: RunFolder, stories: Sequence[Story]) -> None:
+    """The tables of all models, one file each."""
+    folder.write_table("results", pd.concat([story.results for story in stories], ignore_index=True))
+    states = [state_frame(s.model.name, s.polysemy.states) for s in stories if s.polysemy.states is not None]
+    crossed = [story.crossed.assign(model=story.model.name) for story in stories if len(story.crossed)]
+    cases = [case_frame(story.observed.items).assign(model=story.model.name) for story in stories]
+    for name, frames in (("states", states), ("crossed", crossed), ("cases", cases)):
+        if frames:
+            folder.write_table(name, pd.concat(frames, ignore_index=True), formats=("csv",))
 
 
 def polysemy_of(observed: Observed, *, language: Language) -> Polysemy:
@@ -149,22 +206,19 @@ def polysemy_of(observed: Observed, *, language: Language) -> Polysemy:
     )  # fmt: skip
 
 
-def _reference(
+def _effect_sizes(
     loaded: LoadedModel, items: tuple[Prepared, ...], *, settings: StudySettings, folder: RunFolder
 ) -> tuple[EffectSizes, ...]:
-    """The same few numbers of this model and of one with random weights, on the same cases, whole groups of them."""
+    """A few numbers on whole groups of the cases, to stand beside those of random weights; none where not asked for."""
     some = _whole_groups(items, settings.reference_cases)
     if not some:
         return ()
     small = replace(settings, sentences=0, layer_cut_cases=0, cache=None)
-    sizes = []
-    for model in (loaded, random_twin(loaded, seed=settings.seed)):
-        observed = observe(
-            model, route_of(model), some, settings=small, folder=folder,
-            append=lambda frame: None, tell=lambda stage, done, total: None,
-        )  # fmt: skip
-        sizes.append(effect_sizes(observed, polysemy_of(observed, language=settings.language).states))
-    return tuple(sizes)
+    observed = observe(
+        loaded, route_of(loaded), some, settings=small, folder=folder,
+        append=lambda frame: None, tell=lambda stage, done, total: None,
+    )  # fmt: skip
+    return (effect_sizes(observed, polysemy_of(observed, language=settings.language).states),)
 
 
 def _whole_groups(items: Sequence[Prepared], most: int) -> tuple[Prepared, ...]:
@@ -267,6 +321,20 @@ def _cut(
     )  # fmt: skip
 
 
+def _head_scores(
+    loaded: LoadedModel, observed: Observed, settings: StudySettings, tell: Progress
+) -> tuple[HeadScore, ...]:
+    """The strongest heads and as many others, judged by mass and by cutting the edge in each alone."""
+    plan = plan_heads(observed, cases=settings.head_cut_cases) if observed.cuts is not None else None
+    if plan is None:
+        return ()
+    cuts = head_cut_effects(
+        loaded, [observed.items[place] for place in plan.cases], plan.heads, batch_tokens=settings.batch_tokens,
+        progress=lambda done, total: tell("single heads", done, total),
+    )  # fmt: skip
+    return head_scores(observed, plan, cuts)
+
+
 def _crossed_effects(
     loaded: LoadedModel,
     route: Route,
@@ -306,20 +374,28 @@ def case_frame(items: Sequence[Prepared]) -> pd.DataFrame:
     )
 
 
-def _record(
-    folder: RunFolder, loaded: LoadedModel, case_set: CaseSet, settings: StudySettings, check: CheckReport
-) -> None:
-    config = {
-        **settings.shown(),
-        "model": loaded.name,
-        "cases": case_set.name,
-        "device": loaded.device.type,
-        "dtype": str(loaded.dtype).removeprefix("torch."),
-    }
-    folder.write_config(config)
-    folder.record("model", {"name": loaded.name, "fingerprint": loaded.fingerprint, **loaded.origin})
+def _record(folder: RunFolder, stories: Sequence[Story], settings: StudySettings) -> None:
+    """What decides the numbers, into config and manifest; of several models, lists in their order."""
+    case_set, models = stories[0].case_set, [story.model for story in stories]
+
+    def listed(values: Sequence[Any]) -> Any:
+        return values[0] if len(values) == 1 else list(values)
+
+    folder.write_config(
+        {
+            **settings.shown(),
+            "model": listed([model.name for model in models]),
+            "cases": case_set.name,
+            "device": listed([model.device for model in models]),
+            "dtype": listed([model.dtype for model in models]),
+        }
+    )
+    facts = [{"name": model.name, "fingerprint": model.fingerprint, **model.origin} for model in models]
+    checks = [{"path": story.check.path, **{item.name: item.status for item in story.check.items}} for story in stories]
+    names = [model.name for model in models]
+    folder.record("model", facts[0] if len(facts) == 1 else dict(zip(names, facts, strict=True)))
     folder.record("data", {"name": case_set.name, "sha256": case_set.digest, "cases": len(case_set.cases)})
     folder.record("seeds", [settings.seed])
     folder.record("threads", torch.get_num_threads())
-    folder.record("notes", list(loaded.notes))
-    folder.record("check", {"path": check.path, **{item.name: item.status for item in check.items}})
+    folder.record("notes", [note for model in models for note in model.notes])
+    folder.record("check", checks[0] if len(checks) == 1 else dict(zip(names, checks, strict=True)))

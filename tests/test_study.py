@@ -9,18 +9,19 @@ import pandas as pd
 import pytest
 import torch
 
-from probe import story as story_module
+from probe import attention_story, causes_story, pages, summary_story
 from probe.capture import capture, prepare
 from probe.captures import CaptureOptions
 from probe.cases import Case, CaseSet, case_of, load_cases
 from probe.errors import ModelError
 from probe.findings import MASS_BACK, MASS_ON_CONTROL, MASS_ON_CUE, crossed_frame, crossed_pairs, results_of
 from probe.measures.focus import FOCUS
-from probe.models import load_model, model_from_parts
+from probe.models import facts_of, load_model, model_from_parts
 from probe.routes import route_of
 from probe.runs import open_run
 from probe.selfcheck import check_model
 from probe.spans import Span
+from probe.story import Story
 from probe.study import StudySettings, observe, polysemy_of, run_report
 from tests.browsing import opened
 from tests.planted import HEAD, LAYER, planted_cases, planted_model
@@ -43,10 +44,11 @@ def told(loaded, cases, path, **settings):
             append=lambda frame: None, tell=lambda *_: None,
         )  # fmt: skip
         folder.write_text("report.html", "")
-    return story_module.Story(
-        loaded=loaded, case_set=case_set, observed=observed, results=results_of(observed), crossed=pd.DataFrame(),
+    return Story(
+        model=facts_of(loaded), case_set=case_set, observed=observed, results=results_of(observed),
+        crossed=pd.DataFrame(),
         check=check_model(loaded), route=route, language="en", polysemy=polysemy_of(observed, language="en"),
-        reference=(),
+        reference=(), scores=(),
     )  # fmt: skip
 
 
@@ -184,7 +186,7 @@ def test_what_is_said_of_the_chosen_head_follows_its_interval(cue_mass, words, t
     grid = story.observed.focus.copy()
     grid[:, FOCUS.index(MASS_ON_CUE)] = cue_mass[:, None, None]
     grid[:, FOCUS.index(MASS_ON_CONTROL)] = 0.3
-    (said,) = story_module._head_words(replace(story, observed=replace(story.observed, focus=grid)))
+    (said,) = summary_story._head_words(replace(story, observed=replace(story.observed, focus=grid)))
     assert all(word in said for word in words), said
     assert "more than the control" not in said or words[0].startswith("One")
 
@@ -212,7 +214,7 @@ def test_the_curve_draws_the_cue_on_the_cases_that_have_a_control(tmp_path):
     loaded = model_from_parts(model, tokenizer, name="bert")
     cases = [case_of("苹果喜欢", target="苹果", cues=["喜欢"], id="alone"), *planted_cases().cases]
     story = told(loaded, cases, tmp_path)
-    frame = story_module._paired_layers(story)
+    frame = causes_story.paired_layers(story)
     gap = story.results[(story.results["measure"] == "cut effect") & (story.results["contrast"] == "cue − control")]
     gap = gap[gap["layer"] >= 0]
     cue = frame[frame["edge"] == "edge to the cue"]["estimate"].to_numpy()
@@ -233,7 +235,7 @@ def test_where_the_cue_reads_the_viewer_and_the_crossed_pairs_take_its_row(tmp_p
     ]
     story = told(loaded, cases, tmp_path)
     assert set(story.observed.cue_rows) == {0, 2}
-    back, other, _ = story_module._sentences(story).sentences.items
+    back, other, _ = attention_story.sentences_section(story).sentences.items
     item = story.observed.items[0]
     assert (
         back.target == item.cues[0] and back.cues == item.target and back.note == "cue → target: the later word reads"
@@ -249,9 +251,9 @@ def test_where_the_cue_reads_the_viewer_and_the_crossed_pairs_take_its_row(tmp_p
 
 def test_only_shipped_sentences_are_said_to_be_written_for_this_tool():
     shipped = load_cases("apple")
-    assert story_module._is_shipped(shipped)
+    assert pages._is_shipped(shipped)
     own = CaseSet(name="apple", cases=(case_of("我的苹果", target="苹果", id="own"),))
-    assert not story_module._is_shipped(own) and not story_module._is_shipped(planted_cases())
+    assert not pages._is_shipped(own) and not pages._is_shipped(planted_cases())
 
 
 def test_a_model_on_the_eager_path_gets_a_report_that_says_so(tmp_path):

@@ -58,10 +58,28 @@ class EditedRun:
     edits: tuple[Edit, ...] = ()
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class HeadCuts:
+    """The same with the edge cut in one head of one layer: cue, control [case, head]."""
+
+    heads: tuple[tuple[int, int], ...]  # layer and head, as the model counts them
+    stack: Stack
+    cue: NDArray[np.float32]
+    control: NDArray[np.float32]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Site:
+    """Where an edge is cut; None stands for every layer, every head."""
+
+    layers: frozenset[int] | None = None
+    heads: frozenset[int] | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Cut:
     case: int
-    column: int
+    column: int  # which of the sites
     of: Literal["cue", "control", "nothing"]
 
 
@@ -82,23 +100,45 @@ def cut_effects(
     for each case instead of a matched word; `by_layer` names the cases that are also cut layer by layer (None: all).
     Raises TapError on the eager path.
     """
-    stack: Stack = "decoder" if loaded.kind == "decoder" else "encoder"
+    stack = _stack(loaded)
     layers = tuple(sorted({layer.index for layer in route.layers if layer.stack == stack}))
     edges = [edge_of(item, causal=stack == "decoder") for item in items]
     if controls is not None:
         edges = [edge and replace(edge, control=control) for edge, control in zip(edges, controls, strict=True)]
-    cuts = _planned(edges, layers=len(layers), by_layer=range(len(items)) if by_layer is None else by_layer)
-    runs = [_run_of(items[cut.case], edges[cut.case], cut, layers=layers, stack=stack) for cut in cuts]
-    found = last_states(loaded, runs, batch_tokens=batch_tokens, progress=progress)
-    states = dict(zip(cuts, found, strict=True))
-    tables = {of: _moved(states, of, shape=(len(items), 1 + len(layers))) for of in ("cue", "control")}
-    return CutEffects(
-        layers=layers,
-        stack=stack,
-        directions=tuple(edge.direction if edge else None for edge in edges),
-        cue=tables["cue"],
-        control=tables["control"],
-    )
+    sites = [_Site(), *(_Site(layers=frozenset({layer})) for layer in layers)]
+    deep = range(len(items)) if by_layer is None else by_layer
+    cuts = _planned(edges, columns=[len(sites) if case in deep else 1 for case in range(len(items))])
+    runs = [_run_of(items[cut.case], edges[cut.case], cut, sites=sites, stack=stack) for cut in cuts]
+    states = last_states(loaded, runs, batch_tokens=batch_tokens, progress=progress)
+    cue, control = _tables(cuts, states, shape=(len(items), len(sites)))
+    directions = tuple(edge.direction if edge else None for edge in edges)
+    return CutEffects(layers=layers, stack=stack, directions=directions, cue=cue, control=control)
+
+
+def head_cut_effects(
+    loaded: LoadedModel,
+    items: Sequence[Prepared],
+    heads: Sequence[tuple[int, int]],
+    *,
+    batch_tokens: int = 2048,
+    progress: Callable[[int, int], None] | None = None,
+) -> HeadCuts:
+    """Cut each case's edge, and the edge to its matched control, in one head at a time; heads are (layer, head).
+
+    The direction of the edge is that of `cut_effects`. Raises TapError on the eager path.
+    """
+    stack = _stack(loaded)
+    edges = [edge_of(item, causal=stack == "decoder") for item in items]
+    sites = [_Site(layers=frozenset({layer}), heads=frozenset({head})) for layer, head in heads]
+    cuts = _planned(edges, columns=[len(sites)] * len(items))
+    runs = [_run_of(items[cut.case], edges[cut.case], cut, sites=sites, stack=stack) for cut in cuts]
+    states = last_states(loaded, runs, batch_tokens=batch_tokens, progress=progress)
+    cue, control = _tables(cuts, states, shape=(len(items), len(sites)))
+    return HeadCuts(heads=tuple(heads), stack=stack, cue=cue, control=control)
+
+
+def _stack(loaded: LoadedModel) -> Stack:
+    return "decoder" if loaded.kind == "decoder" else "encoder"
 
 
 def edge_of(item: Prepared, *, causal: bool) -> Edge | None:
@@ -154,34 +194,37 @@ def _batch_states(loaded: LoadedModel, runs: Sequence[EditedRun]) -> list[NDArra
     return states
 
 
-def _planned(edges: Sequence[Edge | None], *, layers: int, by_layer: Collection[int]) -> list[_Cut]:
+def _planned(edges: Sequence[Edge | None], *, columns: Sequence[int]) -> list[_Cut]:
+    """The runs of all cases: one untouched, and the first `columns` sites of each for cue and control."""
     cuts = []
-    for case, edge in enumerate(edges):
+    for case, (edge, count) in enumerate(zip(edges, columns, strict=True)):
         if edge is None:
             continue
         cuts.append(_Cut(case=case, column=0, of="nothing"))
-        for column in range(1 + layers * (case in by_layer)):
+        for column in range(count):
             cuts.append(_Cut(case=case, column=column, of="cue"))
             if edge.control is not None:
                 cuts.append(_Cut(case=case, column=column, of="control"))
     return cuts
 
 
-def _run_of(item: Prepared, edge: Edge | None, cut: _Cut, *, layers: tuple[int, ...], stack: Stack) -> EditedRun:
+def _run_of(item: Prepared, edge: Edge | None, cut: _Cut, *, sites: Sequence[_Site], stack: Stack) -> EditedRun:
     assert edge is not None
     if cut.of == "nothing":
         return EditedRun(item=item, word=edge.query)
-    key = edge.key if cut.of == "cue" else edge.control
+    key, site = edge.key if cut.of == "cue" else edge.control, sites[cut.column]
     assert key is not None
-    where = None if cut.column == 0 else frozenset({layers[cut.column - 1]})
-    edit = EdgeEdit(query=edge.query, key=key, layers=where, stacks=frozenset({stack}))
+    edit = EdgeEdit(query=edge.query, key=key, layers=site.layers, heads=site.heads, stacks=frozenset({stack}))
     return EditedRun(item=item, word=edge.query, edits=(edit,))
 
 
-def _moved(states: dict[_Cut, NDArray[np.float32]], of: str, *, shape: tuple[int, int]) -> NDArray[np.float32]:
-    table = np.full(shape, np.nan, dtype=np.float32)
-    for cut, state in states.items():
-        if cut.of == of:
-            plain = states[_Cut(case=cut.case, column=0, of="nothing")]
-            table[cut.case, cut.column] = moved(state, plain)
-    return table
+def _tables(
+    cuts: Sequence[_Cut], states: Sequence[NDArray[np.float32]], *, shape: tuple[int, int]
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Effects of cutting the cue's edge and the control's: each [case, site], NaN where nothing was cut."""
+    plain = {cut.case: state for cut, state in zip(cuts, states, strict=True) if cut.of == "nothing"}
+    tables = {of: np.full(shape, np.nan, dtype=np.float32) for of in ("cue", "control")}
+    for cut, state in zip(cuts, states, strict=True):
+        if cut.of != "nothing":
+            tables[cut.of][cut.case, cut.column] = moved(state, plain[cut.case])
+    return tables["cue"], tables["control"]
