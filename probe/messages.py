@@ -885,8 +885,8 @@ MESSAGES: dict[str, Message] = {
     # Cases without cues
     "readings.title": Message(en="Without cues: what the target reads", zh="没有线索词时：目标词读取什么"),
     "readings.text": Message(
-        en="Where no cue is marked, every other word that the target can read is tried in turn: the edge from the target to this word is cut in every layer and head, and the effect is how far the target's last state moves, in its own length. Words are the smallest pieces that are slices of the text. Attention mass, the mean over layers and heads, stands beside the effect and describes. After a cut the word's share goes to the others, and what reaches the target through other words stays: small effects do not show that a word is not used. In a causal model without a special token at the front, the text's first word draws attention as a sink, and cutting it moves much, whatever it means.",
-        zh="没有标出线索词时，依次考察目标词能读取的其他每个词：在所有层和头中切断从目标词到该词的边，影响是目标词最后一层状态移动的距离，以其自身长度计。词是文本切片中最小的单位。注意力（对层和头取平均）列在旁边，只作描述。切断后，该词的份额分给其他词，经由其他词到达目标词的内容仍在：影响小并不说明这个词没有用到。在开头没有特殊标记的因果模型中，文本的第一个词会作为汇点吸引注意力，无论其含义如何，切断它都会带来很大移动。",
+        en="Where no cue is marked, every other word that the target can read is tried in turn: the edge from the target to this word is cut in every layer and head, and the effect is how far the target's last state moves, in its own length. Words are the smallest pieces that are slices of the text. Attention mass, the mean over layers and heads, stands beside the effect and describes. After a cut the word's share goes to the others, and what reaches the target through other words stays: small effects do not show that a word is not used. A text's first word can move the target because of its place rather than its meaning, most of all in a causal model without a special token at the front, where it is the attention sink. The list says what the target reads, not which word tells its sense.",
+        zh="没有标出线索词时，依次考察目标词能读取的其他每个词：在所有层和头中切断从目标词到该词的边，影响是目标词最后一层状态移动的距离，以其自身长度计。词是文本切片中最小的单位。注意力（对层和头取平均）列在旁边，只作描述。切断后，该词的份额分给其他词，经由其他词到达目标词的内容仍在：影响小并不说明这个词没有用到。文本的第一个词可能因其位置而非含义使目标词移动，在开头没有特殊标记的因果模型中尤其如此，那里它就是注意力汇点。此表说明目标词读取什么，而不是哪个词决定其义项。",
     ),
     "readings.looked": Message(
         en="{count} of the {total} cases without cues were looked at, spread over the set.",
@@ -961,12 +961,12 @@ MESSAGES: dict[str, Message] = {
         zh="没有线索词时：{count} 个例句中，有 {same} 个例句里切断其边使目标词最后一层状态移动最多的词，也是注意力最大的词。",
     ),
     "readings.correlation": Message(
-        en=" Over the words of a case, effect and mass correlate by {mean} on average (Spearman, {count} cases with at least {fewest} words).",
-        zh="在同一例句的词之间，影响与注意力的平均相关为 {mean}（斯皮尔曼，{count} 个至少有 {fewest} 个词的例句）。",
+        en=" Between effect and mass, over the words of a case, the mean Spearman correlation is {mean}, in {count} cases with at least {fewest} words.",
+        zh="在 {count} 个至少有 {fewest} 个词的例句中，各词的影响与注意力之间的斯皮尔曼相关平均为 {mean}。",
     ),
     "readings.correlation_one": Message(
-        en=" Over the words of a case, effect and mass correlate by {mean} (Spearman, {count} case with at least {fewest} words).",
-        zh="在至少有 {fewest} 个词的 {count} 个例句中，影响与注意力的相关为 {mean}（斯皮尔曼）。",
+        en=" Between effect and mass, over the words of a case, the Spearman correlation is {mean}, in {count} case with at least {fewest} words.",
+        zh="在 {count} 个至少有 {fewest} 个词的例句中，各词的影响与注意力之间的斯皮尔曼相关为 {mean}。",
     ),
     # Two models on the same cases
     "comparison.title": Message(en="Two models on {cases}", zh="两个模型读 {cases}"),

@@ -52,9 +52,9 @@ def test_a_row_names_three_words_by_effect_and_the_word_of_most_mass_and_says_th
 def test_the_summary_counts_cases_with_an_interval_from_five_on():
     same = [made(name=str(n), masses=(0.3, 0.1, 0.1, 0.1), correlation=0.1 * n) for n in range(4)]
     (four,) = reading_words([*same, made(correlation=float("nan"))], "en", seed=0)
-    assert "in 4 of 5 cases" in four and "by 0.15 on average" in four and "4 cases with at least 3 words" in four
+    assert "in 4 of 5 cases" in four and "correlation is 0.15, in 4 cases with at least 3 words" in four
     (five,) = reading_words([*same, made(correlation=-0.9)], "en", seed=0)
-    assert "by −0.06 (−0" in five
+    assert "correlation is −0.06 (−0" in five
 
 
 def test_what_was_left_out_is_said():
