@@ -259,7 +259,7 @@ def _decided(read: Read, own: Flags) -> dict[str, Floats]:
     correct = np.where(accuracy.visible, accuracy.correct, np.nan)
     decided = {_layer(k): values for k, values in enumerate(correct.T)}
     decided[CONTEXT] = sense_accuracy(read.contexts[own][:, None], senses, groups).correct[:, 0]
-    decided[FREQUENT] = most_frequent_sense(senses, groups)
+    decided[FREQUENT] = most_frequent_sense(senses)
     decided[NEIGHBOURS] = two_characters_rule([_beside(case) for case in cases], senses, groups)
     return decided
 

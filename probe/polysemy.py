@@ -1,30 +1,23 @@
 """How a model tells senses apart: heads in minimal groups, cut edges in them, senses in states; numbers only."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from probe.captures import Prepared
-from probe.contrasts import FEWEST_UNITS, NEUTRAL, SlotPair, contrasts_of, differences, slot_pairs
+from probe.contrasts import FEWEST_UNITS, SlotPair, contrasts_of, differences, slot_pairs
 from probe.findings import MASS_BACK, MASS_ON_CONTROL, MASS_ON_CUE, Observed
 from probe.flips import FlipTest, flip_tests
 from probe.measures.focus import FOCUS, Measure
-from probe.measures.states import (
-    Readout,
-    cosines_by_sense,
-    most_frequent_sense,
-    sense_accuracy,
-    silhouette,
-    two_characters_rule,
-)
+from probe.measures.states import Readout
 from probe.stats import bootstrap
+from probe.wordsenses import WordSenses, decide_word, senses_to_tell
 
 SLOT_CONTRAST = "cue − neutral"
 DIRECTIONS: tuple[Measure, ...] = (MASS_ON_CUE, MASS_BACK)
-FEWEST_CASES = 3  # a sense with fewer sentences is left out of state measures, and named
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -36,7 +29,7 @@ class HeadContrast:
     units: tuple[str, ...]
     gaps: NDArray[np.float64]  # [unit, layer, head]
     test: FlipTest
-    p_max: NDArray[np.float64]  # [layer, head], over every head, direction and contrast
+    p_max: NDArray[np.float64]  # [layer, head], over every head, direction and contrast; NaN where not tested
 
     @property
     def tested(self) -> bool:
@@ -54,7 +47,43 @@ class CutContrast:
     mean: float
     low: float
     high: float
-    p: float  # over all contrasts
+    p: float  # over all contrasts; NaN where not tested
+
+    @property
+    def tested(self) -> bool:
+        """Whether there are enough cue words to claim anything."""
+        return len(self.units) >= FEWEST_UNITS
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CarrierAlone:
+    """What the carrier sentence alone gives: its neutral case decided as if it were a cue case; NaN without any.
+
+    A carrier counts once, with the sense of its group's cue cases. A group whose cue cases have several senses has no
+    one label, and is left out.
+    """
+
+    accuracy: NDArray[np.float64]  # [state layer], groups weighted alike
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+    cued: NDArray[np.float64]  # [state layer], of the cue cases of the same groups
+    cases: int
+    mixed: int  # groups left out
+
+
+@dataclass(frozen=True, kw_only=True)
+class WordAccuracy:
+    """One word's row: accuracies at the last state layer, its baselines beside; NaN where there is none."""
+
+    word: str
+    senses: int
+    cases: int
+    accuracy: float
+    low: float
+    high: float
+    frequent: float
+    neighbours: float
+    carrier: float
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -65,22 +94,27 @@ class SenseStates:
     senses: tuple[str, ...]
     left_out: tuple[str, ...]  # senses with too few sentences
     cases: int
+    undecided: int  # of these: their sense stands in no other group
     accuracy: NDArray[np.float64]  # [state layer], nearest centroid with one group left out
     low: NDArray[np.float64]
     high: NDArray[np.float64]
-    visible: NDArray[np.bool_]  # [state layer]
+    visible: NDArray[np.bool_]  # [state layer], whether any word's states differ
+    hidden: tuple[tuple[str, ...], ...]  # [state layer], words whose states are the same in all cases, left out there
     silhouette: NDArray[np.float64]
     within: NDArray[np.float64]  # mean centred cosine inside a sense
     across: NDArray[np.float64]
     context: float  # accuracy of the mean input embedding of the other words
-    frequent: float  # of the most frequent sense
+    frequent: float  # of always guessing the word's most frequent sense, known in advance
     neighbours: float  # of a rule on the two characters beside the target
+    carrier: CarrierAlone
+    words: tuple[WordAccuracy, ...]
 
 
 def head_contrasts(observed: Observed) -> tuple[HeadContrast, ...]:
     """All contrasts in both directions, tested as one family; empty without minimal groups.
 
-    A direction that a causal mask forbids in every pair of a contrast is left out.
+    A direction that a causal mask forbids in every pair of a contrast is left out. A contrast of too few cue words is
+    described and takes part in the family, but has no p.
     """
     pairs = slot_pairs(observed.items)
     found = []
@@ -93,10 +127,16 @@ def head_contrasts(observed: Observed) -> tuple[HeadContrast, ...]:
     if not found:
         return ()
     family = flip_tests([gaps for _, _, _, gaps in found], seed=observed.seed)
-    return tuple(
+    contrasts = [
         HeadContrast(contrast=contrast, measure=measure, units=units, gaps=gaps, test=test, p_max=p_max)
         for (contrast, measure, units, gaps), test, p_max in zip(found, family.tests, family.p_max, strict=True)
-    )
+    ]
+    return tuple(one if one.tested else _untested(one) for one in contrasts)
+
+
+def _untested(one: HeadContrast) -> HeadContrast:
+    nothing = np.full_like(one.p_max, np.nan)
+    return replace(one, test=replace(one.test, p=nothing), p_max=nothing)
 
 
 def cut_contrasts(observed: Observed) -> tuple[CutContrast, ...]:
@@ -127,7 +167,7 @@ def cut_contrasts(observed: Observed) -> tuple[CutContrast, ...]:
                 mean=float(interval.mean),
                 low=float(interval.low),
                 high=float(interval.high),
-                p=float(p),
+                p=float(p) if len(units) >= FEWEST_UNITS else float("nan"),
             )
         )
     return tuple(results)
@@ -141,86 +181,89 @@ def sense_states(
     readout: Readout,
     seed: int,
 ) -> SenseStates | None:
-    """State measures over the cases that name a sense, neutral ones left out; None without a word of two senses.
+    """State measures over the cases that name a sense, neutral ones beside; None without a word of two senses.
 
     states [case, state layer, dim], context [case, dim]. Each word's senses are told apart among themselves, since
-    telling words apart is easy; the numbers are means over cases of all words.
+    telling words apart is easy; the numbers are means over cases of all words. In a layer in which a word's states are
+    the same in all its cases the word is left out.
     """
-    words, few = _words_with_senses(items)
-    if not words:
+    kept, few = senses_to_tell(items)
+    if not kept:
         return None
-    parts = [_decide(items, states, context, places) for places in words.values()]
+    parts = [decide_word(items, states, context, word=word, senses=senses) for word, senses in kept.items()]
     correct = np.concatenate([part.correct for part in parts])
-    visible = np.any([part.visible for part in parts], axis=0)
-    order = [place for places in words.values() for place in places]
-    interval = bootstrap(correct, [_group(items[place]) for place in order], seed=seed)
-    shares = np.array([len(places) for places in words.values()]) / len(order)
+    interval = bootstrap(correct, [group for part in parts for group in part.groups], seed=seed)
+    weights = np.array([len(part.senses) for part in parts])
+    visible = np.stack([part.visible for part in parts])  # [word, state layer]
     return SenseStates(
         readout=readout,
-        senses=tuple(sorted({f"{word} {items[place].case.sense}" for word, own in words.items() for place in own})),
+        senses=tuple(sorted({f"{part.word} {sense}" for part in parts for sense in part.senses})),
         left_out=few,
-        cases=len(order),
-        accuracy=np.where(visible, interval.mean, np.nan),
-        low=np.where(visible, interval.low, np.nan),
-        high=np.where(visible, interval.high, np.nan),
-        visible=visible,
-        silhouette=shares @ np.stack([part.silhouette for part in parts]),
-        within=shares @ np.stack([part.within for part in parts]),
-        across=shares @ np.stack([part.across for part in parts]),
-        context=float(np.nanmean(np.concatenate([part.context for part in parts]))),
-        frequent=float(np.concatenate([part.frequent for part in parts]).mean()),
-        neighbours=float(np.concatenate([part.neighbours for part in parts]).mean()),
+        cases=len(correct),
+        undecided=sum(part.undecided for part in parts),
+        accuracy=interval.mean,
+        low=interval.low,
+        high=interval.high,
+        visible=np.any(visible, axis=0),
+        hidden=tuple(
+            tuple(part.word for part in parts if not part.visible[layer]) for layer in range(visible.shape[1])
+        ),
+        silhouette=_weighted([part.silhouette for part in parts], weights),
+        within=_weighted([part.within for part in parts], weights),
+        across=_weighted([part.across for part in parts], weights),
+        context=_mean(np.concatenate([part.context for part in parts])),
+        frequent=_mean(np.concatenate([part.frequent for part in parts])),
+        neighbours=_mean(np.concatenate([part.neighbours for part in parts])),
+        carrier=_carrier_alone(parts, seed=seed),
+        words=tuple(_word_accuracy(part, seed=seed) for part in parts),
     )
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _WordStates:
-    """The state measures of one word; first axis case, or layer where a measure is about all cases."""
-
-    correct: NDArray[np.float64]
-    visible: NDArray[np.bool_]
-    silhouette: NDArray[np.float64]
-    within: NDArray[np.float64]
-    across: NDArray[np.float64]
-    context: NDArray[np.float64]
-    frequent: NDArray[np.float64]
-    neighbours: NDArray[np.float64]
-
-
-def _words_with_senses(items: Sequence[Prepared]) -> tuple[dict[str, list[int]], tuple[str, ...]]:
-    """Places of the cases of each word with two senses or more, and the senses that have too few sentences."""
-    words: dict[str, list[int]] = {}
-    for place, item in enumerate(items):
-        if item.case.sense not in ("", NEUTRAL):
-            words.setdefault(_word(item), []).append(place)
-    kept, few = {}, []
-    for word, places in words.items():
-        senses = [items[place].case.sense for place in places]
-        thin = {sense for sense in senses if senses.count(sense) < FEWEST_CASES}
-        few += [f"{word} {sense}" for sense in sorted(thin)]
-        own = [place for place in places if items[place].case.sense not in thin]
-        if len({items[place].case.sense for place in own}) > 1:
-            kept[word] = own
-    return kept, tuple(few)
-
-
-def _decide(
-    items: Sequence[Prepared], states: NDArray[np.floating], context: NDArray[np.floating], places: list[int]
-) -> _WordStates:
-    senses = [items[place].case.sense for place in places]
-    groups = [_group(items[place]) for place in places]
-    decided = sense_accuracy(states[places], senses, groups)
-    within, across = cosines_by_sense(states[places], senses)
-    return _WordStates(
-        correct=decided.correct,
-        visible=decided.visible,
-        silhouette=silhouette(states[places], senses),
-        within=within,
-        across=across,
-        context=sense_accuracy(context[places][:, None], senses, groups).correct[:, 0],
-        frequent=most_frequent_sense(senses, groups),
-        neighbours=two_characters_rule([_beside(items[place]) for place in places], senses, groups),
+def _carrier_alone(parts: Sequence[WordSenses], *, seed: int) -> CarrierAlone:
+    groups = [group for part in parts for group in part.carrier_groups]
+    mixed = sum(part.mixed for part in parts)
+    if not groups:
+        nothing = np.full(len(parts[0].visible), np.nan)
+        return CarrierAlone(accuracy=nothing, low=nothing, high=nothing, cued=nothing, cases=0, mixed=mixed)
+    interval = bootstrap(np.concatenate([part.carrier for part in parts]), groups, seed=seed)
+    cued, of = [], []
+    for part in parts:
+        same = [place for place, group in enumerate(part.groups) if group in part.carrier_groups]
+        cued.append(part.correct[same])
+        of += [part.groups[place] for place in same]
+    return CarrierAlone(
+        accuracy=interval.mean,
+        low=interval.low,
+        high=interval.high,
+        cued=bootstrap(np.concatenate(cued), of, seed=seed).mean,
+        cases=len(groups),
+        mixed=mixed,
     )
+
+
+def _word_accuracy(part: WordSenses, *, seed: int) -> WordAccuracy:
+    last = bootstrap(part.correct[:, -1:], part.groups, seed=seed)
+    carrier = bootstrap(part.carrier[:, -1:], part.carrier_groups, seed=seed).mean[0] if len(part.carrier) else np.nan
+    return WordAccuracy(
+        word=part.word,
+        senses=len(set(part.senses)),
+        cases=len(part.senses),
+        accuracy=float(last.mean[0]),
+        low=float(last.low[0]),
+        high=float(last.high[0]),
+        frequent=_mean(part.frequent),
+        neighbours=_mean(part.neighbours),
+        carrier=float(carrier),
+    )
+
+
+def _weighted(values: Sequence[NDArray[np.float64]], weights: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Mean over words [word, state layer] weighted by their cases, words without a value left out: [state layer]."""
+    grid = np.stack(values)
+    known = ~np.isnan(grid)
+    with np.errstate(invalid="ignore"):
+        mean: NDArray[np.float64] = (weights @ np.where(known, grid, 0.0)) / (weights @ known)
+    return mean
 
 
 def contrast_results(observed: Observed, heads: Sequence[HeadContrast], cuts: Sequence[CutContrast]) -> pd.DataFrame:
@@ -250,13 +293,41 @@ def state_frame(model: str, states: SenseStates) -> pd.DataFrame:
             "context embedding": states.context,
             "most frequent sense": states.frequent,
             "two characters": states.neighbours,
+            "carrier alone": states.carrier.accuracy,
+            "carrier low": states.carrier.low,
+            "carrier high": states.carrier.high,
+            "carrier cases": states.carrier.cases,
+            "cue in the same groups": states.carrier.cued,
         }
     )
 
 
-def best_head(one: HeadContrast) -> tuple[int, int]:
-    """Place [layer, head] of the largest |t| of a contrast."""
-    layer, head = np.unravel_index(int(np.argmax(np.nan_to_num(np.abs(one.test.t)))), one.test.t.shape)
+def word_frame(model: str, states: SenseStates) -> pd.DataFrame:
+    """Accuracy by word at the last state layer, baselines beside: a table of its own in the run folder."""
+    return pd.DataFrame(
+        {
+            "model": model,
+            "word": [one.word for one in states.words],
+            "state layer": len(states.accuracy) - 1,
+            "readout": states.readout,
+            "senses": [one.senses for one in states.words],
+            "cases": [one.cases for one in states.words],
+            "accuracy": [one.accuracy for one in states.words],
+            "low": [one.low for one in states.words],
+            "high": [one.high for one in states.words],
+            "most frequent sense": [one.frequent for one in states.words],
+            "two characters": [one.neighbours for one in states.words],
+            "carrier alone": [one.carrier for one in states.words],
+        }
+    )
+
+
+def best_head(one: HeadContrast) -> tuple[int, int] | None:
+    """Place [layer, head] of the largest |t| of a contrast; None where no head differs or one cue word is all."""
+    size = np.nan_to_num(np.abs(one.test.t))
+    if not size.any():
+        return None
+    layer, head = np.unravel_index(int(np.argmax(size)), size.shape)
     return int(layer), int(head)
 
 
@@ -337,16 +408,3 @@ def _cut_row(observed: Observed, one: CutContrast) -> pd.DataFrame:
 def _mean(values: NDArray[np.floating]) -> float:
     known = values[~np.isnan(values)]
     return float(known.mean()) if known.size else float("nan")
-
-
-def _word(item: Prepared) -> str:
-    return item.case.meta.get("word", "") or item.case.target.cut(item.case.text)
-
-
-def _group(item: Prepared) -> str:
-    return item.case.group or item.case.id
-
-
-def _beside(item: Prepared) -> tuple[str, str]:
-    text, target = item.case.text, item.case.target
-    return text[target.start - 1 : target.start] if target.start else "", text[target.end : target.end + 1]

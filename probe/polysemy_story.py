@@ -7,14 +7,16 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from probe.contrasts import FEWEST_UNITS, SlotPair
+from probe.contrasts import FEWEST_UNITS, SlotPair, is_neutral, slot_pairs
 from probe.figures import layer_curve, png_bytes, sentence_map
 from probe.findings import Observed
 from probe.messages import Language, message
 from probe.polysemy import CutContrast, HeadContrast, SenseStates, best_head, example_pairs
 from probe.report import Picture, Section, Table
+from probe.wordsenses import FEWEST_CASES, sense_counts, senses_to_tell
 
 _LEVEL = 0.05
+_WORDS_NAMED = 8  # in one sentence
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -36,14 +38,14 @@ def sense_sections(found: Polysemy, pictures: dict[str, bytes]) -> Iterator[Sect
     """The sections that the numbers allow; pictures are added under their file names."""
     if found.heads:
         yield _contrasts(found)
-        yield _groups(found, pictures)
-    if found.states is not None:
+        yield from _groups(found, pictures)
+    if found.states is not None and not np.isnan(found.states.accuracy).all():
         yield _states(found, found.states, pictures)
 
 
 def sense_words(found: Polysemy) -> Iterator[str]:
     """The paragraphs for the summary: what was found and what was not."""
-    tested = [one for one in found.cuts if len(one.units) >= FEWEST_UNITS]
+    tested = [one for one in found.cuts if one.tested]
     if tested:
         more = [one.contrast for one in tested if one.p < _LEVEL and one.mean > 0]
         less = [one.contrast for one in tested if one.p < _LEVEL and one.mean < 0]
@@ -60,21 +62,63 @@ def sense_words(found: Polysemy) -> Iterator[str]:
             "heads", hits=_list([f"{name} {count}" for name, count in hits.items()]), total=total,
             directions=len({one.measure for one in heads}), uncorrected=uncorrected,
         )  # fmt: skip
+    if sense_counts(found.observed.items) and not slot_pairs(found.observed.items):
+        yield found.say("no_groups")
     if found.states is not None:
         yield _state_words(found, found.states)
+    elif why := _why_no_states(found):
+        yield why
 
 
 def _state_words(found: Polysemy, states: SenseStates) -> str:
+    few = found.say("states_few", names=_list(states.left_out)) if states.left_out else ""
+    readout = found.say(f"readout_{states.readout}")
+    if not states.visible.any():
+        cause = found.say("states_masked") if found.observed.causal else ""
+        return found.say("states_invisible", readout=readout, cause=cause) + few
     if np.isnan(states.accuracy).all():
-        return found.say("states_invisible")
+        return found.say("states_undecided") + few
     best = int(np.nanargmax(states.accuracy))
     text = found.say(
         "states", best=_percent(states.accuracy[best]), layer=best, first=_percent(states.accuracy[0]),
         last=_percent(states.accuracy[-1]), context=_percent(states.context), frequent=_percent(states.frequent),
-        neighbours=_percent(states.neighbours), cases=states.cases, senses=len(states.senses),
-        readout=found.say(f"readout_{states.readout}"),
+        neighbours=_percent(states.neighbours), cases=states.cases, senses=len(states.senses), readout=readout,
     )  # fmt: skip
-    return text + (found.say("states_few", names=_list(list(states.left_out))) if states.left_out else "")
+    if min(states.accuracy[0], states.context, states.neighbours) < states.frequent:
+        text += found.say("below_guess")
+    if np.isnan(states.low[best]):
+        text += found.say("states_thin")
+    if states.undecided:
+        text += found.say("states_undecided_cases", count=states.undecided)
+    return text + few + _carrier_words(found, states)
+
+
+def _carrier_words(found: Polysemy, states: SenseStates) -> str:
+    carrier = states.carrier
+    if np.isnan(carrier.accuracy[-1]):
+        return ""
+    text = found.say(
+        "carrier", alone=_percent(carrier.accuracy[-1]), most=_percent(np.nanmax(carrier.accuracy)),
+        cued=_percent(carrier.cued[-1]), cases=carrier.cases,
+    )  # fmt: skip
+    return text + (found.say("carrier_mixed", count=carrier.mixed) if carrier.mixed else "")
+
+
+def _why_no_states(found: Polysemy) -> str:
+    """Why senses are not told apart in the states, or "" for a set that names no sense at all."""
+    items = found.observed.items
+    counts = sense_counts(items)
+    if not counts:
+        return found.say("only_neutral") if any(is_neutral(item) for item in items) else ""
+    if senses_to_tell(items)[0]:
+        return found.say("states_not_kept", cases=len(items))
+    named = [
+        f"{word} ({_list([f'{sense} {count}' for sense, count in own.items()])})"
+        for word, own in list(counts.items())[:_WORDS_NAMED]
+    ]
+    return found.say(
+        "nothing_to_tell", fewest=FEWEST_CASES, words="; ".join(named) + ("; …" if len(counts) > _WORDS_NAMED else "")
+    )
 
 
 def _contrasts(found: Polysemy) -> Section:
@@ -109,22 +153,42 @@ def _contrasts(found: Polysemy) -> Section:
 
 def _head_row(found: Polysemy, one: HeadContrast) -> tuple[str | float | int | None, ...]:
     place = best_head(one)
-    layer = found.observed.layers[place[0]]
-    name = f"{layer.index}.{found.observed.heads[place[1]]}"
     direction = "target → cue" if one.measure.query == "target" else "cue → target"
-    claimed = int((one.p_max < _LEVEL).sum()) if one.tested else None
-    return (
-        one.contrast, direction, len(one.units), claimed, int((one.test.p < _LEVEL).sum()), name,
-        float(np.nanmean(one.gaps[:, place[0], place[1]])), float(one.p_max[place]),
-    )  # fmt: skip
+    claimed, uncorrected = (int((p < _LEVEL).sum()) if one.tested else None for p in (one.p_max, one.test.p))
+    start = (one.contrast, direction, len(one.units), claimed, uncorrected)
+    if place is None:
+        return (*start, None, None, None)
+    name = f"{found.observed.layers[place[0]].index}.{found.observed.heads[place[1]]}"
+    return (*start, name, float(np.nanmean(one.gaps[:, place[0], place[1]])), float(one.p_max[place]))
 
 
 def _states(found: Polysemy, states: SenseStates, pictures: dict[str, bytes]) -> Section:
-    layers = range(len(states.accuracy))
+    pictures["senses.png"] = _states_picture(found, states)
+    text = [found.say("states_text", readout=found.say(f"readout_{states.readout}"))]
+    if not np.isnan(states.carrier.accuracy).all():
+        text.append(found.say("carrier_text"))
+    hidden = [str(layer) for layer in np.flatnonzero(~states.visible)]
+    if hidden:
+        text.append(found.say("not_visible", layers=_list(hidden)))
+    for layer in np.flatnonzero(states.visible):
+        if states.hidden[layer]:
+            text.append(found.say("not_visible_words", layer=layer, words=_list(states.hidden[layer])))
+    picture = Picture(
+        caption=found.say("states_curve"), png=pictures["senses.png"], alt=found.say("states_alt"),
+        source="figures/senses.png",
+    )  # fmt: skip
+    tables = (_layer_table(found, states), *((_word_table(found, states),) if len(states.words) > 1 else ()))
+    return Section(key="senses", title=found.say("senses"), text=tuple(text), figures=(picture,), tables=tables)
+
+
+def _states_picture(found: Polysemy, states: SenseStates) -> bytes:
+    layers, carrier = len(states.accuracy), states.carrier
+    nothing = np.full(layers, np.nan)
     lines = [
-        (found.say("line_states"), states.accuracy, states.low, states.high),
+        ("states", states.accuracy, states.low, states.high),
+        ("carrier", carrier.accuracy, carrier.low, carrier.high),
         *(
-            (found.say(f"line_{key}"), np.full(len(layers), value), *(np.full(len(layers), np.nan),) * 2)
+            (key, np.full(layers, value), nothing, nothing)
             for key, value in (
                 ("context", states.context),
                 ("neighbours", states.neighbours),
@@ -134,8 +198,11 @@ def _states(found: Polysemy, states: SenseStates, pictures: dict[str, bytes]) ->
     ]
     frame = pd.concat(
         [
-            pd.DataFrame({"layer": layers, "accuracy": mean, "low": low, "high": high, "line": name})
-            for name, mean, low, high in lines
+            pd.DataFrame(
+                {"layer": range(layers), "accuracy": mean, "low": low, "high": high, "line": found.say(f"line_{key}")}
+            )
+            for key, mean, low, high in lines
+            if not np.isnan(mean).all()
         ],
         ignore_index=True,
     )
@@ -143,40 +210,55 @@ def _states(found: Polysemy, states: SenseStates, pictures: dict[str, bytes]) ->
         frame, x="layer", y="accuracy", low="low", high="high", series="line", title=found.say("states_curve"),
         label=found.say("accuracy"), language=found.language,
     )  # fmt: skip
-    pictures["senses.png"] = png_bytes(figure)
-    columns = ("state_layer", "accuracy", "low", "high", "silhouette", "within", "across")
-    rows = tuple(
-        (layer, *(_shown(column[layer]) for column in _columns(states))) for layer in range(len(states.accuracy))
-    )
-    table = Table(
+    return png_bytes(figure)
+
+
+def _layer_table(found: Polysemy, states: SenseStates) -> Table:
+    columns = {
+        "accuracy": states.accuracy,
+        "low": states.low,
+        "high": states.high,
+        "carrier": states.carrier.accuracy,
+        "silhouette": states.silhouette,
+        "within": states.within,
+        "across": states.across,
+    }
+    if np.isnan(states.carrier.accuracy).all():
+        del columns["carrier"]
+    layers = range(len(states.accuracy))
+    return Table(
         caption=found.say("states_table"),
-        columns=tuple(found.say(f"col_{name}") for name in columns),
-        rows=rows,
+        columns=(found.say("col_state_layer"), *(found.say(f"col_{name}") for name in columns)),
+        rows=tuple((layer, *(float(values[layer]) for values in columns.values())) for layer in layers),
         source="tables/states.csv",
     )
-    text = [found.say("states_text", readout=found.say(f"readout_{states.readout}"))]
-    if not states.visible.all():
-        hidden = [str(layer) for layer in np.flatnonzero(~states.visible)]
-        text.append(found.say("not_visible", layers=_list(hidden)))
-    picture = Picture(
-        caption=found.say("states_curve"), png=pictures["senses.png"], alt=found.say("states_alt"),
-        source="figures/senses.png",
-    )  # fmt: skip
-    return Section(key="senses", title=found.say("senses"), text=tuple(text), figures=(picture,), tables=(table,))
 
 
-def _groups(found: Polysemy, pictures: dict[str, bytes]) -> Section:
+def _word_table(found: Polysemy, states: SenseStates) -> Table:
+    names = ["word", "senses", "cases", "accuracy", "low", "high", "frequent", "neighbours", "carrier"]
+    if all(np.isnan(one.carrier) for one in states.words):
+        names.remove("carrier")
+    return Table(
+        caption=found.say("words_table", layer=len(states.accuracy) - 1),
+        columns=tuple(found.say(f"col_{name}") for name in names),
+        rows=tuple(tuple(getattr(one, name) for name in names) for one in states.words),
+        source="tables/words.csv",
+    )
+
+
+def _groups(found: Polysemy, pictures: dict[str, bytes]) -> Iterator[Section]:
     shown: list[Picture] = []
     strongest = {(one.contrast, one.measure.query): one for one in reversed(found.heads)}
     for pair in example_pairs(found.observed.items):
         reader = "cue" if pair.cue in found.observed.cue_rows else "target"
-        one = strongest.get((pair.contrast, reader), found.heads[0])
-        drawn = _drawn_pair(found, pair, best_head(one))
+        place = best_head(strongest.get((pair.contrast, reader), found.heads[0]))
+        drawn = _drawn_pair(found, pair, place) if place is not None else None
         if drawn is not None:
             name = f"group_{len(shown)}.png"
             pictures[name], title = drawn
             shown.append(Picture(caption=title, png=pictures[name], alt=title, source=f"figures/{name}"))
-    return Section(key="groups", title=found.say("groups"), text=(found.say("groups_text"),), figures=tuple(shown))
+    if shown:
+        yield Section(key="groups", title=found.say("groups"), text=(found.say("groups_text"),), figures=tuple(shown))
 
 
 def _drawn_pair(found: Polysemy, pair: SlotPair, place: tuple[int, int]) -> tuple[bytes, str] | None:
@@ -199,14 +281,6 @@ def _drawn_pair(found: Polysemy, pair: SlotPair, place: tuple[int, int]) -> tupl
         cues=[index for words in cue.cues for index in words], title=title, language=found.language,
     )  # fmt: skip
     return png_bytes(figure), title
-
-
-def _columns(states: SenseStates) -> tuple[NDArray[np.float64], ...]:
-    return (states.accuracy, states.low, states.high, states.silhouette, states.within, states.across)
-
-
-def _shown(value: float) -> float | None:
-    return None if np.isnan(value) else float(value)
 
 
 def _percent(share: float) -> str:

@@ -7,8 +7,9 @@ from probe.capture import prepare
 from probe.cases import Case
 from probe.experiments.reference import random_twin
 from probe.models import model_from_parts
-from probe.polysemy import FEWEST_CASES, sense_states
+from probe.polysemy import sense_states, word_frame
 from probe.spans import Span
+from probe.wordsenses import FEWEST_CASES
 from tests.planted import planted_model
 from tests.test_contrasts import slot_case
 from tests.tiny import FAMILIES
@@ -59,6 +60,38 @@ def test_a_sense_with_two_sentences_is_named_and_left_out():
     senses = ["fruit"] * 4 + ["company"] * 4 + ["chip"] * (FEWEST_CASES - 1)
     found = sense_states(items_of(senses), told(senses), told(senses)[:, 0], readout="target", seed=0)
     assert found.left_out == ("苹果 chip",) and found.cases == 8
+
+
+def test_a_neutral_case_has_its_groups_one_sense_and_a_mixed_group_is_counted_and_left_out():
+    senses = ["fruit", "company"] * 4 + ["fruit", "company", "neutral"] + ["neutral"] * 10
+    groups = [*"abcdefgh", *"mmm", *"abcdefgh", "alone", "alone"]
+    states = told(senses)
+    states[11:19] = states[:8]  # each neutral case has the state of its group's cue case: the carrier says all
+    found = sense_states(items_of(senses, groups=groups), states, states[:, 0], readout="target", seed=0)
+    assert (found.carrier.cases, found.carrier.mixed) == (8, 1)
+    assert found.carrier.accuracy[-1] == found.carrier.cued[-1] == 1.0
+    states[11:19] = np.random.default_rng(1).permutation(states[:8])  # the carrier says something else
+    found = sense_states(items_of(senses, groups=groups), states, states[:, 0], readout="target", seed=0)
+    assert found.carrier.accuracy[-1] < 1.0 == found.carrier.cued[-1]
+
+
+def test_without_neutral_cases_the_carrier_is_not_measured():
+    senses = ["fruit"] * 4 + ["company"] * 4
+    found = sense_states(items_of(senses), told(senses), told(senses)[:, 0], readout="target", seed=0)
+    assert found.carrier.cases == 0 and np.isnan(found.carrier.accuracy).all()
+    assert np.isnan(found.words[0].carrier) and found.frequent == 0.5, "balanced senses are guessed at chance"
+
+
+def test_a_word_whose_states_are_all_the_same_does_not_count_where_another_words_differ():
+    senses = ["a", "b"] * 8
+    words = ["seen"] * 8 + ["hidden"] * 8
+    states = told(senses)
+    states[8:, -1] = 1.0
+    found = sense_states(items_of(senses, words=words), states, states[:, 0], readout="target", seed=0)
+    assert found.visible.all() and found.hidden == ((), ("hidden",))
+    assert found.accuracy[-1] == 1.0 and found.silhouette[-1] > 0.9
+    frame = word_frame("m", found).set_index("word")
+    assert frame.loc["seen", "accuracy"] == 1.0 and np.isnan(frame.loc["hidden", "accuracy"])
 
 
 @pytest.mark.parametrize("senses", [["fruit"] * 6, [""] * 6, ["neutral"] * 6, ["fruit"] * 5 + ["chip"]])

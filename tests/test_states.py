@@ -6,6 +6,7 @@ import pytest
 from probe.capture import capture
 from probe.cases import case_of
 from probe.measures.states import (
+    carrier_accuracy,
     context_embedding,
     cosines_by_sense,
     default_readout,
@@ -56,6 +57,50 @@ def test_a_case_without_another_group_of_its_sense_cannot_be_decided():
     assert np.isnan(sense_accuracy(separated()[:2], ["a", "a"], ["1", "2"]).correct).all(), "one sense is no choice"
 
 
+def carriers(leak, seed=0, groups=40):
+    """Cue cases whose state tells the sense, and neutral cases of the same carriers, which leak `leak` of it."""
+    rng = np.random.default_rng(seed)
+    senses = ["a", "b"] * (groups // 2)
+    sign = np.array([1.0 if sense == "a" else -1.0 for sense in senses])
+    carrier = rng.normal(0, 1, (groups, 1, 8))
+    carrier[:, 0, 0] += leak * sign
+    cued = carrier + rng.normal(0, 0.1, carrier.shape)
+    cued[:, 0, 1] += 3 * sign
+    names = [str(number) for number in range(groups)]
+    return {"states": cued, "senses": senses, "groups": names}, {
+        "neutral": carrier + rng.normal(0, 0.1, carrier.shape), "labels": senses, "neutral_groups": names,
+    }  # fmt: skip
+
+
+def test_a_neutral_case_is_decided_by_what_its_carrier_leaks_and_no_more():
+    silent, telling = [], []
+    for seed in range(10):
+        cued, neutral = carriers(0.0, seed)
+        assert sense_accuracy(**cued).correct.mean() > 0.9
+        silent.append(carrier_accuracy(**cued, **neutral).mean())
+        cued, neutral = carriers(4.0, seed)
+        telling.append(carrier_accuracy(**cued, **neutral).mean())
+    assert 0.4 < np.mean(silent) < 0.6 and np.mean(telling) > 0.9
+
+
+def test_the_cue_cases_of_its_own_group_do_not_decide_a_neutral_case():
+    # Each carrier lies far out on an axis of its own: only the cue case of the same group could give its sense away.
+    far = np.repeat(50 * np.eye(8)[:, None], 1, axis=1)  # [case, layer, dim]
+    groups = list("12345678")
+    given = {"neutral": far, "labels": SENSES, "neutral_groups": groups}
+    assert carrier_accuracy(far, SENSES, groups, **given).mean() == 0.0, "three of its sense are left against four"
+    assert carrier_accuracy(far, SENSES, list("abcdefgh"), **given).mean() == 1.0, "leaving no group out would leak"
+
+
+def test_a_carrier_whose_sense_no_other_group_has_and_a_layer_of_equal_states_are_not_decided():
+    cued, neutral = carriers(4.0, groups=8)
+    neutral["labels"] = ["c", *neutral["labels"][1:]]
+    known = carrier_accuracy(**cued, **neutral)
+    assert np.isnan(known[:, 0]).tolist() == [True] + [False] * 7
+    neutral["neutral"] = np.ones_like(neutral["neutral"])
+    assert np.isnan(carrier_accuracy(**cued, **neutral)).all()
+
+
 def test_equal_states_are_called_not_visible():
     states = separated()
     states[:, 0] = states[0, 0]
@@ -78,11 +123,14 @@ def test_silhouette_by_hand():
 
 
 def test_baselines_say_what_frequency_and_neighbours_give_away():
-    assert most_frequent_sense(["a", "a", "a", "b"], ["1", "2", "3", "4"]).tolist() == [1, 1, 1, 0]
+    assert most_frequent_sense(["a", "a", "a", "b"]).tolist() == [1, 1, 1, 0]
+    assert most_frequent_sense(["b", "a", "b", "a"]).mean() == 0.5, "balanced senses are not below chance"
     telling = [("x", "酸"), ("y", "酸"), ("z", "酸"), ("x", "手"), ("y", "手"), ("z", "手")]
     assert two_characters_rule(telling, ["a"] * 3 + ["b"] * 3, list("123456")).mean() == 1.0
     silent = [("x", "的")] * 6
     assert two_characters_rule(silent, ["a"] * 3 + ["b"] * 3, list("123456")).mean() <= 0.5
+    once = two_characters_rule(telling, ["a"] * 3 + ["b"] * 2 + ["c"], list("123456"))
+    assert np.isnan(once).tolist() == [False] * 5 + [True], "undecided where the states are"
 
 
 def loaded(family):

@@ -65,23 +65,64 @@ def sense_accuracy(states: NDArray[np.floating], senses: Sequence[str], groups: 
     case in another group cannot be decided (NaN). Distances are Euclidean after centring on the training groups.
     """
     x = np.asarray(states, dtype=np.float64)
-    names = sorted(set(senses))
-    codes = np.array([names.index(sense) for sense in senses])
     correct = np.full(x.shape[:2], np.nan)
     for group in dict.fromkeys(groups):
         held = np.array([g == group for g in groups])
-        train = x[~held]
-        known = sorted(set(codes[~held]))
-        if len(known) < 2:
-            continue
-        centre = train.mean(0)  # [layer, dim]
-        centroids = np.stack([(train[codes[~held] == code] - centre).mean(0) for code in known])  # [sense, layer, dim]
-        for case in np.flatnonzero(held):
-            if codes[case] not in known:
-                continue
-            distance = np.linalg.norm(centroids - (x[case] - centre), axis=-1)  # [sense, layer]
-            correct[case] = np.array(known)[distance.argmin(0)] == codes[case]
-    return SenseAccuracy(correct=correct, visible=~_same(x))
+        own = [sense for sense, out in zip(senses, held, strict=True) if out]
+        rest = [sense for sense, out in zip(senses, held, strict=True) if not out]
+        correct[held] = _nearest_is_right(x[~held], rest, x[held], own)
+    return SenseAccuracy(correct=correct, visible=visible_layers(x))
+
+
+def carrier_accuracy(
+    states: NDArray[np.floating],
+    senses: Sequence[str],
+    groups: Sequence[str],
+    *,
+    neutral: NDArray[np.floating],
+    labels: Sequence[str],
+    neutral_groups: Sequence[str],
+) -> Floats:
+    """What a carrier sentence gives away: each neutral case decided by the cue cases of the other groups.
+
+    Cue cases states [case, layer, dim] with senses and groups; neutral cases [neutral case, layer, dim] labelled with
+    the sense of their group's cue cases. Gives [neutral case, layer] of 1, 0 and NaN, as sense_accuracy does; NaN also
+    where all neutral cases have the same state.
+    """
+    x, asked = np.asarray(states, dtype=np.float64), np.asarray(neutral, dtype=np.float64)
+    correct = np.full(asked.shape[:2], np.nan)
+    for case, (label, group) in enumerate(zip(labels, neutral_groups, strict=True)):
+        others = np.array([g != group for g in groups])
+        rest = [sense for sense, keep in zip(senses, others, strict=True) if keep]
+        correct[case] = _nearest_is_right(x[others], rest, asked[case : case + 1], [label])[0]
+    if len(asked):
+        correct[:, ~(visible_layers(x) & visible_layers(asked))] = np.nan
+    return correct
+
+
+def visible_layers(states: NDArray[np.floating]) -> NDArray[np.bool_]:
+    """Layers in which the cases [case, layer, dim] do not all have one and the same state, up to rounding: [layer]."""
+    x = np.asarray(states, dtype=np.float64)
+    spread = np.abs(x - x[:1]).max(axis=(0, 2))
+    scale = np.abs(x).max(axis=(0, 2))
+    visible: NDArray[np.bool_] = spread > 1e-5 * np.maximum(scale, 1e-12)
+    return visible
+
+
+def _nearest_is_right(train: Floats, senses: Sequence[str], asked: Floats, labels: Sequence[str]) -> Floats:
+    """Whether the nearest centroid has the label: [asked case, layer]; NaN for a label or a choice not in training."""
+    correct = np.full(asked.shape[:2], np.nan)
+    known = sorted(set(senses))
+    if len(known) < 2:
+        return correct
+    codes = np.array([known.index(sense) for sense in senses])
+    centre = train.mean(0)  # [layer, dim]
+    centroids = np.stack([(train[codes == code] - centre).mean(0) for code in range(len(known))])  # [sense, layer, dim]
+    for case, label in enumerate(labels):
+        if label in known:
+            distance = np.linalg.norm(centroids - (asked[case] - centre), axis=-1)  # [sense, layer]
+            correct[case] = distance.argmin(0) == known.index(label)
+    return correct
 
 
 def silhouette(states: NDArray[np.floating], senses: Sequence[str]) -> Floats:
@@ -116,24 +157,28 @@ def cosines_by_sense(states: NDArray[np.floating], senses: Sequence[str]) -> tup
         return cosine[:, same & off].mean(1), cosine[:, ~same].mean(1)
 
 
-def most_frequent_sense(senses: Sequence[str], groups: Sequence[str]) -> Floats:
-    """Accuracy of always saying the most frequent sense of the other groups: [case] of 0 or 1."""
-    correct = np.zeros(len(senses))
-    for case, sense in enumerate(senses):
-        others = [s for s, g in zip(senses, groups, strict=True) if g != groups[case]]
-        correct[case] = bool(others) and _most_frequent(others) == sense
-    return correct
+def most_frequent_sense(senses: Sequence[str]) -> Floats:
+    """Accuracy of always guessing the word's most frequent sense, known in advance: [case] of 0 or 1.
+
+    Its mean is the largest share of a sense. Learnt on the other groups it would fall below chance on balanced cases,
+    since leaving a case out makes its own sense the rarer one.
+    """
+    most = max(sorted(set(senses)), key=list(senses).count)
+    return np.array([float(sense == most) for sense in senses])
 
 
 def two_characters_rule(neighbours: Sequence[tuple[str, str]], senses: Sequence[str], groups: Sequence[str]) -> Floats:
     """Accuracy of a rule on the characters before and after the target, learnt on the other groups: [case] of 0 or 1.
 
-    Naive Bayes on the two characters with add-one counts: what collocation alone gives away.
+    Naive Bayes on the two characters with add-one counts: what collocation alone gives away. NaN where sense_accuracy
+    is, so that both are means over the same cases.
     """
-    correct = np.zeros(len(senses))
+    correct = np.full(len(senses), np.nan)
     for case in range(len(senses)):
         train = [i for i in range(len(senses)) if groups[i] != groups[case]]
-        correct[case] = _naive_bayes(neighbours, senses, train, neighbours[case]) == senses[case]
+        known = {senses[i] for i in train}
+        if len(known) > 1 and senses[case] in known:
+            correct[case] = _naive_bayes(neighbours, senses, train, neighbours[case]) == senses[case]
     return correct
 
 
@@ -153,22 +198,10 @@ def _naive_bayes(
     return best
 
 
-def _most_frequent(senses: Sequence[str]) -> str:
-    return max(sorted(set(senses)), key=list(senses).count)
-
-
-def _same(states: Floats) -> NDArray[np.bool_]:
-    """Layers in which all cases have one and the same state, up to rounding."""
-    spread = np.abs(states - states[:1]).max(axis=(0, 2))
-    scale = np.abs(states).max(axis=(0, 2))
-    same: NDArray[np.bool_] = spread <= 1e-5 * np.maximum(scale, 1e-12)
-    return same
-
-
 def _cosines(states: NDArray[np.floating]) -> Floats:
     """Cosines of all pairs, centred per layer: [layer, case, case]; NaN where a centred state is zero."""
     x = np.asarray(states, dtype=np.float64)
-    x = np.where(_same(x)[None, :, None], 0.0, x - x.mean(0))
+    x = np.where(visible_layers(x)[None, :, None], x - x.mean(0), 0.0)
     with np.errstate(invalid="ignore", divide="ignore"):
         unit = x / np.linalg.norm(x, axis=-1, keepdims=True)
     cosine: Floats = np.einsum("ild,jld->lij", unit, unit)
