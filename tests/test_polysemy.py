@@ -5,7 +5,7 @@ import pytest
 
 from probe.capture import prepare
 from probe.cases import Case
-from probe.experiments.reference import random_twin
+from probe.experiments.reference import random_twin, twin_plan
 from probe.models import model_from_parts
 from probe.polysemy import sense_states, word_frame
 from probe.spans import Span
@@ -117,7 +117,7 @@ def test_groups_of_one_case_and_pairs_without_a_neutral_word_make_no_contrast():
 
 def test_the_random_twin_has_the_shape_and_not_the_weights_and_is_the_same_each_time():
     model = planted_model()
-    one, again, other = (random_twin(model, seed=seed) for seed in (0, 0, 1))
+    one, again, other = (random_twin(twin_plan(model), seed=seed) for seed in (0, 0, 1))
     assert one.backbone.config.num_hidden_layers == model.backbone.config.num_hidden_layers
     assert one.fingerprint == again.fingerprint != other.fingerprint != model.fingerprint
     assert one.tokenizer is model.tokenizer
