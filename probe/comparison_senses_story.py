@@ -259,10 +259,13 @@ def _gap_table(story: ComparisonStory) -> Table:
 
 
 def _baseline_table(story: ComparisonStory, a: SenseStates, b: SenseStates) -> Table:
-    rows = tuple(
+    rows: tuple[tuple[Cell, ...], ...] = tuple(
         (message(f"senses.line_{name}", story.language), _shown(getattr(a, name)), _shown(getattr(b, name)))
         for name in _BASELINES
     )
+    alone = tuple(_shown(one.carrier.accuracy[-1]) for one in (a, b))
+    if any(value is not None for value in alone):
+        rows = ((story.say("carrier"), *alone), *rows)
     return Table(
         caption=story.say("baseline_table"), columns=columns(story, "known_from", "a", "b"), rows=rows,
         source="tables/states.csv",

@@ -17,6 +17,7 @@ from probe.findings import Interval, Observed
 from probe.measures.states import sense_accuracy
 from probe.polysemy import SenseStates, sense_states
 from probe.stats import unit_means
+from probe.wordsenses import group_of, senses_to_tell, word_of
 
 Floats = NDArray[np.float64]
 
@@ -58,17 +59,18 @@ def read_states(observed: Observed, compared: NDArray[np.bool_]) -> StateReading
     found = sense_states(items, states, observed.context[compared], readout=observed.readout, seed=observed.seed)
     if found is None:
         return None
-    kept = [place for place, item in enumerate(items) if _sense_of(item) in found.senses]
-    items, states = [items[place] for place in kept], states[kept]
-    groups = tuple(item.case.group or item.case.id for item in items)
+    kept, _ = senses_to_tell(items)
+    places = [place for place, item in enumerate(items) if item.case.sense in kept.get(word_of(item), ())]
+    items, states = [items[place] for place in places], states[places]
+    groups = tuple(group_of(item) for item in items)
     scored = _second_half(groups, seed=observed.seed)
     first = np.flatnonzero(~scored)
     return StateReading(
         states=found,
-        correct=np.where(found.visible, _correct(items, states), np.nan),
+        correct=_correct(items, states),
         groups=groups,
         # Centroids for the choice come from the first half as well: the other half must not speak in it.
-        best=_best_layer(np.where(found.visible, _correct([items[i] for i in first], states[first]), np.nan)),
+        best=_best_layer(_correct([items[place] for place in first], states[first])),
         scored=scored,
     )
 
@@ -123,24 +125,15 @@ def state_gap_frame(gaps: Sequence[StateGap]) -> pd.DataFrame:
     )
 
 
-def _word(item: Prepared) -> str:
-    return item.case.meta.get("word", "") or item.case.target.cut(item.case.text)
-
-
-def _sense_of(item: Prepared) -> str:
-    """Word and sense, as `SenseStates.senses` names them."""
-    return f"{_word(item)} {item.case.sense}"
-
-
 def _correct(items: Sequence[Prepared], states: NDArray[np.floating]) -> Floats:
     """Nearest centroid among the senses of each word with one group left out: [case, state layer]."""
     correct = np.full(states.shape[:2], np.nan)
-    words = [_word(item) for item in items]
+    words = [word_of(item) for item in items]
     for word in dict.fromkeys(words):
         places = [place for place, other in enumerate(words) if other == word]
         senses = [items[place].case.sense for place in places]
-        groups = [items[place].case.group or items[place].case.id for place in places]
-        correct[places] = sense_accuracy(states[places], senses, groups).correct
+        decided = sense_accuracy(states[places], senses, [group_of(items[place]) for place in places])
+        correct[places] = np.where(decided.visible, decided.correct, np.nan)
     return correct
 
 
