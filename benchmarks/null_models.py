@@ -12,8 +12,9 @@ Leaves with exit code 1 where a bound is broken.
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -100,16 +101,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch.set_num_threads(1)
     material = apple_pairs()
     with show_progress() as show:
-        lines = [
-            random_weights(material, design, show),
-            exchanged_labels(material, design, show),
-            *planted_head(material, design, show),
-        ]
+        lines = list(measured(material, design, show))
     show_lines(lines)
     if file:
         content = {"design": asdict(design), "lines": [{**asdict(line), "verdict": line.verdict} for line in lines]}
         file.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
     return exit_code(lines)
+
+
+def measured(material: Material, design: Design, show: ShowProgress) -> Iterator[Line]:
+    """The lines of the table; each also on standard error once it is known, for the rest takes minutes."""
+    tests: list[Callable[[Material, Design, ShowProgress], Line]] = [random_weights, exchanged_labels]
+    tests += [partial(planted_head, share=share) for share in SHARES]
+    for test in tests:
+        line = test(material, design, show)
+        print(f"{line.test}: {line.found} of {line.tries} {line.verdict}".rstrip(), file=sys.stderr)
+        yield line
 
 
 def exit_code(lines: Sequence[Line]) -> int:
@@ -155,22 +162,19 @@ def exchanged_labels(material: Material, design: Design, show: ShowProgress) -> 
     return _count("labels exchanged", design.exchanges, bound, family_of, show)
 
 
-def planted_head(material: Material, design: Design, show: ShowProgress) -> list[Line]:
+def planted_head(material: Material, design: Design, show: ShowProgress, *, share: float) -> Line:
     """(d): one head of the last layer reads the first contrast's cues; only at the full effect is there a bound."""
+    name, found = f"planted head alone, effect x {share:g}", 0
     contrast = contrasts_of(material.pairs)[0]
     model = planted_bert(material, contrast, layers=design.layers, heads=design.heads)
     alone = [(tables_of(material.pairs).index((0, contrast)), design.layers - 1, planted_place(design.heads))]
-    lines = []
-    for share in SHARES:
-        name, found = f"planted head alone, effect x {share:g}", 0
-        for seed in range(design.seeds):
-            show(name, seed, design.seeds)
-            mark_cues(model, material, contrast, effect=share * EFFECT, seed=seed)
-            result = family(masses(model, material.items), material.pairs, seed=seed, flips=design.flips)
-            found += rejected(result.p_max) == alone
-        required = design.seeds if share == max(SHARES) else None
-        lines.append(Line(test=name, tries=design.seeds, found=found, required=required))
-    return lines
+    for seed in range(design.seeds):
+        show(name, seed, design.seeds)
+        mark_cues(model, material, contrast, effect=share * EFFECT, seed=seed)
+        result = family(masses(model, material.items), material.pairs, seed=seed, flips=design.flips)
+        found += rejected(result.p_max) == alone
+    required = design.seeds if share == max(SHARES) else None
+    return Line(test=name, tries=design.seeds, found=found, required=required)
 
 
 def tables_of(pairs: Sequence[SlotPair]) -> list[tuple[int, str]]:
