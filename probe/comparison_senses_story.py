@@ -54,7 +54,7 @@ def sense_words(story: ComparisonStory) -> Iterator[str]:
         yield from (_state_words(story, gap) for gap in story.states)
         hidden = [side for side, one in zip(SIDES, story.readings, strict=True) if one and not one.states.visible[-1]]
         if hidden:
-            yield story.say("states_invisible", sides=listed(hidden))
+            yield story.say("states_invisible", sides=listed(story, hidden))
 
 
 def _cut_words(story: ComparisonStory) -> Iterator[str]:
@@ -63,7 +63,8 @@ def _cut_words(story: ComparisonStory) -> Iterator[str]:
     found: dict[str, list[str]] = {key: [] for key in ("more", "less", "none", "zero", "untested")}
     for one in story.senses.cuts:
         found[verdict_key(one.gap, one.p)].append(one.contrast)
-    yield story.say("sense_cause", **{key: listed(names) for key, names in found.items()})
+    clauses = [story.say(f"sense_cause_{key}", names=listed(story, names)) for key, names in found.items() if names]
+    yield story.say("sense_cause", found=story.say("between_clauses").join(clauses))
 
 
 def _head_words(story: ComparisonStory) -> Iterator[str]:
@@ -103,7 +104,7 @@ def _contrasts(story: ComparisonStory) -> Section:
         text.append(story.say("contrasts_unlike"))
     thin = {one.contrast for side in SIDES for one in senses.side(side) if not one.tested}
     if thin:
-        text.append(message("senses.thin", story.language, names=listed(sorted(thin)), fewest=FEWEST_UNITS))
+        text.append(message("senses.thin", story.language, names=listed(story, sorted(thin)), fewest=FEWEST_UNITS))
     tables = [table for table in (_cut_table(story), _head_table(story)) if table.rows]
     return Section(
         key="contrasts",
@@ -200,9 +201,9 @@ def _states(story: ComparisonStory, a: StateReading, b: StateReading) -> Section
         for layer in np.flatnonzero(~one.states.visible)
     ]
     if hidden:
-        text.append(message("senses.not_visible", story.language, layers=listed(hidden)))
+        text.append(story.say("states_hidden", layers=listed(story, hidden)))
     if a.states.left_out:
-        text.append(message("senses.states_few", story.language, names=listed(a.states.left_out)).strip())
+        text.append(message("senses.states_few", story.language, names=listed(story, a.states.left_out)).strip())
     layers = [_layer_table(story, a.states, b.states)] if alike else [_side_table(story, s) for s in SIDES]
     return Section(
         key="senses",

@@ -7,14 +7,12 @@ import pandas as pd
 import torch
 
 from probe.capture import prepare
-from probe.captures import Prepared
 from probe.cases import CaseSet
 from probe.comparison import SIDES, Comparison, comparison_results, cut_gaps, head_gaps, same_texts
 from probe.comparison_senses import sense_gap_results, sense_gaps
 from probe.comparison_states import StateGap, StateReading, read_states, state_gap_frame, state_gaps
 from probe.comparison_story import comparison_page
 from probe.comparison_words import ComparisonStory, Told
-from probe.contrasts import NEUTRAL
 from probe.findings import Observed
 from probe.models import LoadedModel
 from probe.polysemy import state_frame
@@ -22,6 +20,7 @@ from probe.routes import route_of
 from probe.runs import RunFolder
 from probe.selfcheck import CheckReport, check_model
 from probe.study import Progress, StudySettings, case_frame, observe, write_page
+from probe.wordsenses import senses_to_tell
 
 Readings = tuple[StateReading | None, StateReading | None]  # of A and B
 
@@ -58,16 +57,12 @@ def run_comparison(
     _record(folder, told, case_set, settings)
     story = ComparisonStory(
         comparison=comparison, heads=heads, cuts=cuts, senses=senses, readings=readings, states=states,
-        states_left_out=_names_senses(comparison.a.items) and len(comparison.a.items) > settings.state_cases,
+        states_left_out=len(comparison.a.items) > settings.state_cases and bool(senses_to_tell(comparison.a.items)[0]),
         a=told[0], b=told[1], case_set=case_set, language=settings.language,
     )  # fmt: skip
     with folder.stage("page"):
         write_page(folder, comparison_page(story), language=settings.language)
     return told[0].check, told[1].check
-
-
-def _names_senses(items: Sequence[Prepared]) -> bool:
-    return len({item.case.sense for item in items} - {"", NEUTRAL}) > 1
 
 
 def _with_two_names(a: LoadedModel, b: LoadedModel) -> tuple[LoadedModel, LoadedModel]:

@@ -105,6 +105,6 @@ def points(story: ComparisonStory, interval: Interval) -> str:
     return message("study.interval", story.language, mean=signed(interval.mean), low=low, high=high)
 
 
-def listed(names: Sequence[str]) -> str:
-    """Names in a row, a dash for none."""
-    return ", ".join(names) if names else "–"
+def listed(story: ComparisonStory, names: Sequence[str]) -> str:
+    """Names in a row."""
+    return story.say("between_names").join(names)

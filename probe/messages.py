@@ -1121,17 +1121,27 @@ MESSAGES: dict[str, Message] = {
     "comparison.col_word": Message(en="of", zh="对象"),
     "comparison.col_differ": Message(en="cases that differ", zh="不同的例句数"),
     "comparison.same_weights": Message(
-        en="A and B are one model (weights, configuration and tokenizer have the same SHA-256), yet not every number is the same: what differs is rounding.",
-        zh="A 与 B 是同一个模型（权重、配置与分词器的 SHA-256 相同），但数值不完全相同：差别来自舍入。",
+        en="A and B are one model (weights, configuration and tokenizer have the same SHA-256), yet not every number is the same: the two were not computed alike (device, precision, batches).",
+        zh="A 与 B 是同一个模型（权重、配置与分词器的 SHA-256 相同），但数值不完全相同：两者的计算方式不同（设备、精度或批次）。",
     ),
     "comparison.sense_pairs": Message(
         en="Minimal groups: {pairs} pairs of cue and neutral word are compared, those that both tokenizers give with one number of tokens in the slot (A gives {a}, B {b}).",
         zh="最小对立组：比较 {pairs} 对线索词与中性词，即两个分词器都使该位置词元数相等的词对（A 有 {a} 对，B 有 {b} 对）。",
     ),
     "comparison.sense_cause": Message(
-        en="Above the edge to the neutral word in the same slot, the cut edge to the cue moves the reading word more in B than in A for {more}, less for {less}; no difference can be shown for {none}; exactly the same for {zero}; described and not tested, with too few cue words: {untested} (sign flips over cue words, max-T over contrasts).",
-        zh="减去同一位置上中性词的影响后，切断通向线索词的边使读取词的移动在 B 中大于 A 的有 {more}，小于 A 的有 {less}；看不出差别的有 {none}；完全相同的有 {zero}；线索词太少、只作描述不作检验的有 {untested}（按线索词做符号翻转，对各组对比取 max-T）。",
+        en="How far the cut edge to the cue moves the reading word, above the edge to the neutral word in the same slot: {found} (sign flips over cue words, max-T over contrasts).",
+        zh="减去同一位置上中性词的影响后，切断通向线索词的边使读取词移动的大小：{found}（按线索词做符号翻转，对各组对比取 max-T）。",
     ),
+    "comparison.sense_cause_more": Message(en="more in B than in A for {names}", zh="B 大于 A 的有 {names}"),
+    "comparison.sense_cause_less": Message(en="less in B than in A for {names}", zh="B 小于 A 的有 {names}"),
+    "comparison.sense_cause_none": Message(en="no difference can be shown for {names}", zh="看不出差别的有 {names}"),
+    "comparison.sense_cause_zero": Message(en="exactly the same for {names}", zh="完全相同的有 {names}"),
+    "comparison.sense_cause_untested": Message(
+        en="described and not tested, with too few cue words, for {names}",
+        zh="线索词太少、只作描述不作检验的有 {names}",
+    ),
+    "comparison.between_names": Message(en=", ", zh="、"),
+    "comparison.between_clauses": Message(en="; ", zh="；"),
     "comparison.sense_heads": Message(
         en="Heads that give the cue another share than the neutral word: {a} of {cells_a} in A, {b} of {cells_b} in B (heads × directions × contrasts; max-T within each model, p < 0.05).",
         zh="给线索词的比例与中性词不同的头：A 中 {cells_a} 个里有 {a} 个，B 中 {cells_b} 个里有 {b} 个（头 × 方向 × 对比；各模型内取 max-T，p < 0.05）。",
@@ -1196,6 +1206,10 @@ MESSAGES: dict[str, Message] = {
     "comparison.states_depth": Message(
         en="A has {a} state layers and B {b}, so the picture is by the share of the depth: 0 is the embedding, 1 the last layer.",
         zh="A 有 {a} 个状态层，B 有 {b} 个，因此图按相对深度绘制：0 为嵌入层，1 为最后一层。",
+    ),
+    "comparison.states_hidden": Message(
+        en="Not visible, since the states are the same in all cases: state layers {layers}.",
+        zh="不可见（所有例句的状态相同）的状态层：{layers}。",
     ),
     "comparison.states_curve": Message(
         en="Sense accuracy by state layer, both models", zh="各状态层的义项正确率，两个模型"

@@ -74,7 +74,7 @@ def test_the_summary_says_what_the_tables_hold(changed):
     assert "differs in {} of {} heads".format(*counts["B − A"]) in text
     cut = results[results["contrast"].str.endswith("cue − neutral") & (results["measure"] == "cut effect")]
     p = cut[cut["model"] == "B − A"].set_index("contrast")["p_max"]
-    assert np.isnan(p["company: cue − neutral"]) and "too few cue words: company" in text
+    assert np.isnan(p["company: cue − neutral"]) and "too few cue words, for company" in text
     assert ("no difference can be shown for fruit" in text) == (p["fruit: cue − neutral"] >= 0.05)
     assert "24 pairs of cue and neutral word are compared" in text and "(A gives 24, B 24)" in text
     last = pd.read_csv(changed / "tables/state_differences.csv").iloc[0]
@@ -103,9 +103,17 @@ def test_models_of_other_depths_stand_on_one_scale_and_heads_are_only_counted(la
 
 
 def test_with_more_cases_than_states_are_kept_of_that_is_said(tmp_path):
-    path = compare(parts("bert", "a"), parts("bert", "b", seed=1), tmp_path / "run", slot_set(3), state_cases=4)
-    assert "Senses in the states are not compared: with 6 cases" in words_of(path)
+    path = compare(parts("bert", "a"), parts("bert", "b", seed=1), tmp_path / "run", slot_set(6), state_cases=4)
+    assert "Senses in the states are not compared: with 12 cases" in words_of(path)
     assert not (path / "tables/states.csv").exists() and not (path / "figures/senses.png").exists()
+
+
+def test_one_model_computed_in_two_ways_is_not_called_the_same(tmp_path):
+    a, b = parts("bert", "a"), parts("bert", "b")
+    assert a.fingerprint == b.fingerprint
+    b.backbone.encoder.layer[0].register_forward_hook(lambda module, given, out: out + 0.1 * out.roll(1, -1))
+    text = words_of(compare(a, b, tmp_path / "run", slot_set(4), cut=False))
+    assert "yet not every number is the same" in text and "every difference is exactly 0" not in text
 
 
 def test_without_cuts_and_with_few_words_the_rest_is_still_told(tmp_path):
