@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         two_characters_rule,
     )
     from probe.models import KnownModel, LoadedModel, known_models, load_model, model_from_parts
+    from probe.observing import StudySettings
     from probe.report import Picture, Section, Table, render_report
     from probe.routes import Route, batch_for, route_of
     from probe.rowtap import Layer, RowRequest, attached, tap
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from probe.selfcheck import CheckItem, CheckReport, check_model
     from probe.spans import Span, TokenMap, labels_of, merge_rows, tokenize, tokens_of, words_of
     from probe.stats import bootstrap
-    from probe.study import StudySettings, run_report
+    from probe.study import run_report
 
 __all__ = [
     "FOCUS", "Capture", "CaptureOptions", "Case", "CaseSet", "CheckItem", "CheckReport", "CijingError", "CutEffects",
@@ -72,6 +73,7 @@ _NAMES_OF = {
         "two_characters_rule",
     ),
     "models": ("KnownModel", "LoadedModel", "known_models", "load_model", "model_from_parts"),
+    "observing": ("StudySettings",),
     "report": ("Picture", "Section", "Table", "render_report"),
     "routes": ("Route", "batch_for", "route_of"),
     "rowtap": ("Layer", "RowRequest", "attached", "tap"),
@@ -79,7 +81,7 @@ _NAMES_OF = {
     "selfcheck": ("CheckItem", "CheckReport", "check_model"),
     "spans": ("Span", "TokenMap", "labels_of", "merge_rows", "tokenize", "tokens_of", "words_of"),
     "stats": ("bootstrap",),
-    "study": ("StudySettings", "run_report"),
+    "study": ("run_report",),
 }
 _HOMES = {name: module for module, names in _NAMES_OF.items() for name in names}
 # A function called like its module: one attribute of the package cannot be both, so the public name is another.

@@ -10,24 +10,49 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
-from typer.core import TyperCommand, TyperOption
 
 from probe.errors import CijingError
+from probe.options import (
+    LARGEST,
+    SOURCES,
+    BatchTokens,
+    Budget,
+    Cache,
+    Cut,
+    CutCases,
+    CutToFit,
+    Device,
+    Dtype,
+    Force,
+    HeadCutCases,
+    Heads,
+    LayerCutCases,
+    Layers,
+    Model,
+    Models,
+    OnceEach,
+    PageLanguage,
+    ReadingCases,
+    ReferenceCases,
+    RemoteCode,
+    Revision,
+    Seed,
+    Sentences,
+    folder_named,
+    picture_file,
+)
 
 if TYPE_CHECKING:
     from probe.cases import CaseSet
     from probe.models import LoadedModel
 
 DEFAULT_MODEL = "builtin:e5-small"
-MOST = 4096  # layers or heads that a list like 0-11 may name
-LARGEST = 2**31 - 1  # seeds and counts stand in tables as int32
 # Typer brings its own click and names only this one of its classes; its ancestors are all other usage errors.
 USAGE_ERRORS = tuple(kind for kind in typer.BadParameter.__mro__ if issubclass(kind, Exception))[:-1]
 STOPPED = 130
-UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 app = typer.Typer(
     add_completion=False,
@@ -39,110 +64,35 @@ app = typer.Typer(
 )
 
 
-class _OnceEach(TyperCommand):
-    """A command that refuses a second value for an option that holds one: the first would be lost unsaid."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the arguments of the command, as Typer does; CijingError names an option given twice."""
-        _, _, given = self.make_parser(ctx).parse_args(list(args))
-        for place, option in enumerate(given):
-            single = isinstance(option, TyperOption) and not option.is_flag and not option.multiple
-            if single and option in given[:place]:
-                raise CijingError(f"{option.opts[0]} is given twice; give one")
-        return super().parse_args(ctx, args)
-
-
-def _numbers(text: str) -> frozenset[int]:
-    """Read "0-5,11" as the numbers it names."""
-    numbers: set[int] = set()
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*(\d{1,4})(?:\s*-\s*(\d{1,4}))?\s*", part)
-        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
-        if not first <= last < MOST:
-            raise typer.BadParameter(f"{text!r}: allowed are numbers and ranges from 0, like 0-5,11")
-        numbers.update(range(first, last + 1))
-    return frozenset(numbers)
-
-
-def _bytes(text: str) -> int:
-    """Read "4GB", "500 MB" or a plain number of bytes."""
-    match = re.fullmatch(r"\s*(\d{1,15}(?:\.\d{1,9})?)\s*([KMGT]?)B?\s*", text, re.IGNORECASE)
-    size = int(float(match[1]) * UNITS[match[2].upper()]) if match else 0
-    if size < 1:
-        raise typer.BadParameter(f"{text!r}: allowed is a size like 4GB or 500MB")
-    return size
-
-
-def _picture_file(text: str) -> Path:
-    """Read the name of a picture: a PNG under another ending would not open."""
-    if Path(text).suffix.lower() != ".png" or "\0" in text:
-        raise typer.BadParameter(f"{text!r}: allowed is a file ending in .png")
-    return Path(text)
-
-
-def _folder(text: str) -> Path:
-    """Read the name of a folder; an empty one, often an unset variable, would mean the working folder."""
-    if not text.strip() or "\0" in text:
-        raise typer.BadParameter(f"{text!r}: allowed is the name of a folder")
-    return Path(text)
-
-
-SOURCES = "builtin:NAME, hub id, folder, adapter folder or GGUF file."
-Model = Annotated[str, typer.Option("--model", "-m", metavar="MODEL", help=SOURCES)]
-Models = Annotated[
-    list[str],
-    typer.Option("--model", "-m", metavar="MODEL", help=f"{SOURCES} Again for several models on one page."),
-]
-Device = Annotated[str, typer.Option(metavar="DEVICE", help="auto, cpu, cuda, cuda:1 or mps.")]
-Dtype = Annotated[str, typer.Option(metavar="DTYPE", help="auto, float32, bfloat16 or float16.")]
-Revision = Annotated[str | None, typer.Option(metavar="REVISION", help="Branch, tag or commit of a hub model.")]
-RemoteCode = Annotated[bool, typer.Option("--trust-remote-code", help="Run Python code that the model brings along.")]
-Layers = Annotated[
-    Any, typer.Option(parser=_numbers, metavar="LIST", help="Only these layers, as in 0-5,11; counted from 0.")
-]
-Heads = Annotated[Any, typer.Option(parser=_numbers, metavar="LIST", help="Only these heads.")]
-Budget = Annotated[Any, typer.Option(parser=_bytes, metavar="SIZE", help="Memory that a capture may take, as in 4GB.")]
-CutToFit = Annotated[bool, typer.Option("--cut-to-fit", help="Cut a text that is too long around its target.")]
-
-
-@app.command(cls=_OnceEach)
+@app.command(cls=OnceEach)
 def report(
     cases: Annotated[str, typer.Argument(help="A shipped set (relations, apple) or a .yaml, .jsonl or .csv file.")] = (
         "relations"
     ),
     model: Models = [DEFAULT_MODEL],  # noqa: B006 (Typer reads it, nobody changes it)
-    out: Annotated[Any, typer.Option(parser=_folder, metavar="FOLDER", help="Run folder. [default: runs/NAME]")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace an earlier run in that folder.")] = False,
-    language: Annotated[Literal["en", "zh"], typer.Option(help="Language of the page.")] = "en",
+    out: Annotated[
+        Any, typer.Option(parser=folder_named, metavar="FOLDER", help="Run folder. [default: runs/NAME]")
+    ] = None,
+    force: Force = False,
+    language: PageLanguage = "en",
     device: Device = "auto",
     dtype: Dtype = "auto",
     revision: Revision = None,
     trust_remote_code: RemoteCode = False,
     layers: Layers = None,
     heads: Heads = None,
-    cut: Annotated[bool, typer.Option("--cut/--no-cut", help="Also cut edges and measure what that changes.")] = True,
-    cut_cases: Annotated[
-        int, typer.Option(min=1, max=LARGEST, help="At most so many cases have their edges cut.")
-    ] = 500,
-    layer_cut_cases: Annotated[
-        int, typer.Option(min=0, max=LARGEST, help="At most so many of these are also cut layer by layer.")
-    ] = 48,
-    head_cut_cases: Annotated[
-        int, typer.Option(min=0, max=LARGEST, help="In at most so many the edge is cut in single heads; 0: none.")
-    ] = 24,
-    reference_cases: Annotated[
-        int, typer.Option(min=0, max=LARGEST, help="At most so many cases run through random weights as well; 0: none.")
-    ] = 96,
-    sentences: Annotated[
-        int, typer.Option(min=0, max=LARGEST, help="At most so many sentences stand on the page.")
-    ] = 500,
-    seed: Annotated[int, typer.Option(min=0, max=LARGEST, help="Seed of all that is drawn at random.")] = 0,
-    batch_tokens: Annotated[int, typer.Option(min=1, max=LARGEST, help="Tokens of a batch, padding included.")] = 4096,
+    cut: Cut = True,
+    cut_cases: CutCases = 500,
+    layer_cut_cases: LayerCutCases = 48,
+    head_cut_cases: HeadCutCases = 24,
+    reading_cases: ReadingCases = 48,
+    reference_cases: ReferenceCases = 96,
+    sentences: Sentences = 500,
+    seed: Seed = 0,
+    batch_tokens: BatchTokens = None,
     memory_budget: Budget = None,
     cut_to_fit: CutToFit = False,
-    cache: Annotated[
-        Any, typer.Option(parser=_folder, metavar="FOLDER", help="Keep captures here and use them again.")
-    ] = None,
+    cache: Cache = None,
 ) -> None:
     """Write a page about a set of cases. The run folder also holds figures, tables and a manifest."""
     from probe.runs import folder_name, open_run
@@ -151,7 +101,8 @@ def report(
     case_set = _cases(cases)
     target = out or Path("runs") / folder_name(case_set.name)
     with open_run(target, force=force) as folder:
-        from probe.study import StudySettings, run_report
+        from probe.observing import StudySettings
+        from probe.study import run_report
 
         settings = StudySettings(
             language=language,
@@ -161,6 +112,7 @@ def report(
             cut_cases=cut_cases,
             layer_cut_cases=layer_cut_cases,
             head_cut_cases=head_cut_cases,
+            reading_cases=reading_cases,
             reference_cases=reference_cases,
             sentences=sentences,
             seed=seed,
@@ -184,16 +136,16 @@ def report(
     print(target / "report.html")
 
 
-@app.command(cls=_OnceEach)
+@app.command(cls=OnceEach)
 def compare(
     a: Annotated[str, typer.Argument(metavar="A", help=SOURCES)],
     b: Annotated[str, typer.Argument(metavar="B", help="The model or adapter to hold against A.")],
     cases: Annotated[str, typer.Argument(help="A shipped set or a .yaml, .jsonl or .csv file.")] = "relations",
     out: Annotated[
-        Any, typer.Option(parser=_folder, metavar="FOLDER", help="Run folder. [default: runs/NAME-compare]")
+        Any, typer.Option(parser=folder_named, metavar="FOLDER", help="Run folder. [default: runs/NAME-compare]")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace an earlier run in that folder.")] = False,
-    language: Annotated[Literal["en", "zh"], typer.Option(help="Language of the page.")] = "en",
+    force: Force = False,
+    language: PageLanguage = "en",
     device: Device = "auto",
     dtype: Dtype = "auto",
     revision_a: Annotated[
@@ -205,23 +157,15 @@ def compare(
     trust_remote_code: RemoteCode = False,
     layers: Layers = None,
     heads: Heads = None,
-    cut: Annotated[bool, typer.Option("--cut/--no-cut", help="Also cut edges and measure what that changes.")] = True,
-    cut_cases: Annotated[
-        int, typer.Option(min=1, max=LARGEST, help="At most so many cases have their edges cut.")
-    ] = 500,
-    layer_cut_cases: Annotated[
-        int, typer.Option(min=0, max=LARGEST, help="At most so many of these are also cut layer by layer.")
-    ] = 48,
-    sentences: Annotated[
-        int, typer.Option(min=0, max=LARGEST, help="At most so many sentences stand on the page.")
-    ] = 200,
-    seed: Annotated[int, typer.Option(min=0, max=LARGEST, help="Seed of all that is drawn at random.")] = 0,
-    batch_tokens: Annotated[int, typer.Option(min=1, max=LARGEST, help="Tokens of a batch, padding included.")] = 4096,
+    cut: Cut = True,
+    cut_cases: CutCases = 500,
+    layer_cut_cases: LayerCutCases = 48,
+    sentences: Sentences = 200,
+    seed: Seed = 0,
+    batch_tokens: BatchTokens = None,
     memory_budget: Budget = None,
     cut_to_fit: CutToFit = False,
-    cache: Annotated[
-        Any, typer.Option(parser=_folder, metavar="FOLDER", help="Keep captures here and use them again.")
-    ] = None,
+    cache: Cache = None,
 ) -> None:
     """Write a page about two models on the same cases. Models or adapters: what B does that A does not."""
     from probe.runs import folder_name, open_run
@@ -231,7 +175,7 @@ def compare(
     target = out or Path("runs") / f"{folder_name(case_set.name)}-compare"
     with open_run(target, force=force) as folder:
         from probe.comparison_study import run_comparison
-        from probe.study import StudySettings
+        from probe.observing import StudySettings
 
         settings = StudySettings(
             language=language,
@@ -260,7 +204,7 @@ def compare(
     print(target / "report.html")
 
 
-@app.command(cls=_OnceEach)
+@app.command(cls=OnceEach)
 def diff(
     run_a: Annotated[Path, typer.Argument(metavar="RUN_A", help="A run folder.")],
     run_b: Annotated[Path, typer.Argument(metavar="RUN_B", help="Another, held against it.")],
@@ -287,7 +231,7 @@ def _one_text() -> Iterator[None]:
         raise type(error)(message) from error
 
 
-@app.command(cls=_OnceEach)
+@app.command(cls=OnceEach)
 @_one_text()
 def attend(
     target: Annotated[str, typer.Option("--target", "-t", help="The word to look from.")],
@@ -300,7 +244,7 @@ def attend(
     model: Model = DEFAULT_MODEL,
     layers: Layers = None,
     heads: Heads = None,
-    png: Annotated[Any, typer.Option(parser=_picture_file, metavar="FILE", help="Also draw the heat map.")] = None,
+    png: Annotated[Any, typer.Option(parser=picture_file, metavar="FILE", help="Also draw the heat map.")] = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
     revision: Revision = None,
@@ -347,7 +291,7 @@ def attend(
     )
 
 
-@app.command(cls=_OnceEach)
+@app.command(cls=OnceEach)
 def check(
     model: Annotated[str, typer.Argument(help=SOURCES)],
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
@@ -376,7 +320,7 @@ def check(
     raise typer.Exit(0 if found.passed else 1)
 
 
-@app.command(cls=_OnceEach)
+@app.command(cls=OnceEach)
 def models() -> None:
     """List the builtin models. They come as packages; the list says which are built already."""
     from probe.models import known_models

@@ -19,7 +19,7 @@ from probe.spans import tokenize, tokens_of
 Progress = Callable[[int, int], None]  # done, total
 
 # Cases are sorted by length within a window, so that batches hold texts of like length and memory stays flat.
-_WINDOW = 512
+_WINDOW = 32
 _SHOWN_PROBLEMS = 20
 
 
@@ -214,9 +214,7 @@ def _run(loaded: LoadedModel, route: Route, items: Sequence[Prepared], options: 
     heads = tuple(sorted(options.heads)) if options.heads is not None else tuple(range(route.heads))
     rows = {layer: forward.rows[layer].float().cpu().numpy() for layer in layers}
     norms = {layer: forward.value_norms[layer].float().cpu().numpy() for layer in layers if forward.value_norms}
-    states = {
-        stack: np.stack([state.float().cpu().numpy() for state in layered]) for stack, layered in forward.states.items()
-    }
+    states = {stack: [state.float().cpu().numpy() for state in layered] for stack, layered in forward.states.items()}
     captures = []
     for place, item in enumerate(items):
         length, queries = len(item.tokens.ids), _queries(item, options)
@@ -229,7 +227,7 @@ def _run(loaded: LoadedModel, route: Route, items: Sequence[Prepared], options: 
             heads=heads,
             queries=tuple(queries),
             rows=np.stack([rows[layer][place, :, : len(queries), :length] for layer in layers]),
-            states={stack: layered[:, place, :length].copy() for stack, layered in states.items()},
+            states={stack: np.stack([one[place, :length] for one in layered]) for stack, layered in states.items()},
             value_norms=np.stack([norms[layer][place][list(heads), :length] for layer in layers]) if norms else None,
             path=route.path,
         )

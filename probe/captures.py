@@ -68,7 +68,7 @@ class CaptureOptions:
     heads: frozenset[int] | None = None
     whole_maps: bool = False
     states: bool = True
-    batch_tokens: int = 4096
+    batch_tokens: int = 512
     memory_budget: int | None = None
     """Bytes; None takes half of what the device has free."""
     cut_to_fit: bool = False

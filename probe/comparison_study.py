@@ -15,11 +15,12 @@ from probe.comparison_story import comparison_page
 from probe.comparison_words import ComparisonStory, Told
 from probe.findings import Observed
 from probe.models import LoadedModel
+from probe.observing import Progress, StudySettings, case_frame, observe
 from probe.polysemy import state_frame
 from probe.routes import route_of
 from probe.runs import RunFolder
 from probe.selfcheck import CheckReport, check_model
-from probe.study import Progress, StudySettings, case_frame, observe, write_page
+from probe.study import write_page
 from probe.wordsenses import senses_to_tell
 
 Readings = tuple[StateReading | None, StateReading | None]  # of A and B
@@ -39,7 +40,7 @@ def run_comparison(
     Raises what `capture` raises for either model; nothing is left under the folder's name then.
     """
     # A is B's reference, not random weights.
-    settings = replace(settings, reference_cases=0)
+    settings = replace(settings, reference_cases=0, reading_cases=0, head_cut_cases=0)
     a, b = _with_two_names(a, b)
     told = []
     for loaded in (a, b):

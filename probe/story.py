@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from probe.cases import CaseSet
+from probe.experiments.readings import Reading
 from probe.findings import Interval, Observed
 from probe.messages import Language, message
 from probe.models import ModelFacts
@@ -31,6 +32,7 @@ class Story:
     language: Language
     polysemy: Polysemy
     scores: tuple[HeadScore, ...]
+    readings: tuple[Reading, ...]
     reference: tuple[EffectSizes, ...]
 
     def say(self, key: str, /, **values: object) -> str:
@@ -95,6 +97,8 @@ def points(story: Story, interval: Interval) -> str:
 def why_no_cuts(story: Story) -> str:
     """Why there are no cut effects to tell of, or ""."""
     if not story.observed.cut_cases:
+        return story.say("why_no_cue")
+    if story.observed.neutral[list(story.observed.cut_cases)].all():
         return story.say("why_no_cue")
     if story.observed.cuts is None:
         return story.route.reason or "--no-cut"

@@ -15,6 +15,7 @@ from probe.findings import (
     mean_interval,
 )
 from probe.polysemy_story import sense_words
+from probe.readings_story import reading_words
 from probe.report import Section
 from probe.story import Story, percent, points, verdict, why_no_cuts
 from probe.strongest import strongest_head
@@ -29,6 +30,7 @@ def summary_section(story: Story) -> Section:
         *_head_words(story),
         *_crossed_words(story),
         *sense_words(story.polysemy),
+        *reading_words(story.readings, story.language, seed=story.observed.seed),
         _sink_words(story),
     ]
     return Section(key="findings", title=story.say("findings"), text=tuple(text))

@@ -19,10 +19,11 @@ ORDER = (
     *("measures", "stats", "flips", "contrasts", "experiments", "findings", "strongest"),
     *("wordsenses", "polysemy", "messages", "colours", "figures", "report", "runs"),
     *("readings_story", "polysemy_story"),
-    *("story", "summary_story", "causes_story", "attention_story", "models_story", "pages", "study"),
+    *("story", "summary_story", "causes_story", "attention_story", "models_story", "pages"),
+    *("observing", "study"),
     *("comparison", "comparison_pieces", "comparison_senses", "comparison_states"),
     *("comparison_words", "comparison_senses_story", "comparison_story", "comparison_study", "changes"),
-    *("chat", "glance", "terminal", "__main__"),
+    *("chat", "glance", "terminal", "options", "__main__"),
 )
 HOMES = {
     "AttentionInterface": ("probe/rowtap.py",),
@@ -31,7 +32,7 @@ HOMES = {
     "matplotlib": ("probe/figures.py",),
     "jinja2": ("probe/report/",),
     "rich": ("probe/terminal.py",),
-    "typer": ("probe/__main__.py",),
+    "typer": ("probe/__main__.py", "probe/options.py"),
 }
 # Imported by themselves, these bring in no torch; the command line shows its help without any heavy library.
 WITHOUT_TORCH = ("errors", "spans", "cases", "messages", "runs", "terminal", "__main__")

@@ -28,10 +28,10 @@ from probe.experiments.causes import CutEffects
 from probe.findings import MASS_ON_CUE, Observed
 from probe.measures.focus import FOCUS
 from probe.models import load_model, model_from_parts
+from probe.observing import StudySettings
 from probe.rowtap import Layer
 from probe.runs import open_run
 from probe.spans import tokenize
-from probe.study import StudySettings
 from tests.planted import planted_cases
 from tests.test_study import words_of
 from tests.tiny import (

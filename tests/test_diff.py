@@ -9,8 +9,9 @@ import pytest
 
 from probe.changes import KEYS, changes_between, fact_rows, load_run, result_rows, summary_of, write_changes
 from probe.errors import OutputError
+from probe.observing import StudySettings
 from probe.runs import open_run
-from probe.study import StudySettings, run_report
+from probe.study import run_report
 from tests.planted import planted_cases, planted_model
 from tests.tiny import tiny_bert
 

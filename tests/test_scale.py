@@ -56,7 +56,8 @@ from pathlib import Path
 from probe.cases import load_cases
 from probe.models import load_model
 from probe.runs import open_run
-from probe.study import StudySettings, run_report
+from probe.observing import StudySettings
+from probe.study import run_report
 
 loaded = load_model(sys.argv[1])
 for name in sys.argv[2:]:

@@ -17,12 +17,13 @@ from probe.errors import ModelError
 from probe.findings import MASS_BACK, MASS_ON_CONTROL, MASS_ON_CUE, crossed_frame, crossed_pairs, results_of
 from probe.measures.focus import FOCUS
 from probe.models import facts_of, load_model, model_from_parts
+from probe.observing import StudySettings, observe
 from probe.routes import route_of
 from probe.runs import open_run
 from probe.selfcheck import check_model
 from probe.spans import Span
 from probe.story import Story
-from probe.study import StudySettings, observe, polysemy_of, run_report
+from probe.study import polysemy_of, run_report
 from tests.browsing import opened
 from tests.planted import HEAD, LAYER, planted_cases, planted_model
 from tests.tiny import FAMILIES
@@ -48,7 +49,7 @@ def told(loaded, cases, path, **settings):
         model=facts_of(loaded), case_set=case_set, observed=observed, results=results_of(observed),
         crossed=pd.DataFrame(),
         check=check_model(loaded), route=route, language="en", polysemy=polysemy_of(observed, language="en"),
-        reference=(), scores=(),
+        reference=(), scores=(), readings=(),
     )  # fmt: skip
 
 
