@@ -66,9 +66,9 @@ app = typer.Typer(
 
 @app.command(cls=OnceEach)
 def report(
-    cases: Annotated[str, typer.Argument(help="A shipped set (relations, apple) or a .yaml, .jsonl or .csv file.")] = (
-        "relations"
-    ),
+    cases: Annotated[
+        str, typer.Argument(help="A shipped set (relations, apple, senses, english) or a .yaml, .jsonl or .csv file.")
+    ] = ("relations"),
     model: Models = [DEFAULT_MODEL],  # noqa: B006 (Typer reads it, nobody changes it)
     out: Annotated[
         Any, typer.Option(parser=folder_named, metavar="FOLDER", help="Run folder. [default: runs/NAME]")
