@@ -11,7 +11,7 @@ from probe.findings import CONTRAST, cut_units
 from probe.report import Section, Table
 from probe.stats import bootstrap
 from probe.story import Story, picture_of, why_no_cuts
-from probe.strongest import HeadScore
+from probe.strongest import FEWEST_JUDGED, HeadScore
 
 
 def causes_section(story: Story, pictures: dict[str, bytes]) -> Section:
@@ -50,8 +50,8 @@ def heads_words(story: Story) -> str:
     drawn = [one for one in story.scores if one.drawn]
     if not strong:
         return story.say("no_single_heads")
-    if np.isnan([one.effect_p for one in strong]).all():
-        return story.say("single_heads_thin")
+    if not any(one.tested for one in story.scores):
+        return story.say("single_heads_thin", fewest=FEWEST_JUDGED)
     looks_only = [_name(one) for one in strong if one.looks and not one.moves]
     moves_only = [_name(one) for one in story.scores if one.moves and not one.looks]
     return story.say(
@@ -64,14 +64,14 @@ def heads_words(story: Story) -> str:
 
 def _heads_table(story: Story) -> Table:
     names = (
-        "head", "chosen", "mass_cue", "mass_gap", "p_mass", "effect_cue", "effect_control", "effect_gap", "low",
-        "high", "p_effect", "said",
+        "head", "chosen", "said", "mass_cue", "mass_gap", "p_mass", "effect_cue", "effect_control", "effect_gap",
+        "low", "high", "p_effect",
     )  # fmt: skip
     rows = tuple(
         (
-            _name(one), story.say("chosen_drawn" if one.drawn else "chosen_mass"), one.mass_cue, one.mass.mean,
-            one.mass_p, one.effect_cue, one.effect_cue - one.effect.mean, one.effect.mean, one.effect.low,
-            one.effect.high, one.effect_p, story.say(_said(one)),
+            _name(one), story.say("chosen_drawn" if one.drawn else "chosen_mass"), _said(story, one),
+            one.mass_cue, one.mass.mean, one.mass_p, one.effect_cue, one.effect_cue - one.effect.mean,
+            one.effect.mean, one.effect.low, one.effect.high, one.effect_p,
         )
         for one in story.scores
     )  # fmt: skip
@@ -83,10 +83,13 @@ def _heads_table(story: Story) -> Table:
     )
 
 
-def _said(one: HeadScore) -> str:
+def _said(story: Story, one: HeadScore) -> str | None:
+    """Whether mass and effect agree, or None where there are too few cue words to say."""
+    if not one.tested:
+        return None
     if one.looks:
-        return "said_both" if one.moves else "said_looks"
-    return "said_moves" if one.moves else "said_neither"
+        return story.say("said_both" if one.moves else "said_looks")
+    return story.say("said_moves" if one.moves else "said_neither")
 
 
 def _name(one: HeadScore) -> str:

@@ -112,6 +112,10 @@ MESSAGES: dict[str, Message] = {
         en="How the model reads “{cases}”",
         zh="模型怎样读《{cases}》",
     ),
+    "study.title_several": Message(
+        en="How {count} models read “{cases}”",
+        zh="{count} 个模型怎样读《{cases}》",
+    ),
     "study.subtitle": Message(
         en="{model} · {count} cases",
         zh="{model} · {count} 个例句",
@@ -390,8 +394,8 @@ MESSAGES: dict[str, Message] = {
     ),
     "study.models": Message(en="The models side by side", zh="各模型并列"),
     "study.models_text": Message(
-        en="The same cases, one row a model. Standing side by side is a description: whether two models differ is tested by `compare`, case by case.",
-        zh="同样的用例，每个模型一行。并列只是描述；两个模型是否不同，由 compare 逐例检验。",
+        en="The same cases, one row a model. Standing side by side is a description: whether two models differ is tested by the command compare, case by case.",
+        zh="同样的用例，每个模型一行。并列只是描述；两个模型是否不同，由 compare 命令逐例检验。",
     ),
     "study.models_confound": Message(
         en="Their tokenizers cut the targets differently, tokens per target on average: {tokens}. A target of several tokens has several rows, of which the mean is read, and its first pieces cannot know the whole word in a causal model. So part of a difference between these models may be one between their tokenizers.",
@@ -408,6 +412,7 @@ MESSAGES: dict[str, Message] = {
     ),
     "study.models_given": Message(en="What each model was given", zh="各模型读到的内容"),
     "study.models_found": Message(en="What each model shows", zh="各模型的结果"),
+    "study.models_sensed": Message(en="What each model tells of senses", zh="各模型的义项结果"),
     "study.moved_gap": Message(en="cue − control", zh="线索词减对照词"),
     "study.accuracy": Message(en="accuracy", zh="正确率"),
     "study.depth": Message(en="share of the model's depth", zh="占模型深度的比例"),
@@ -432,7 +437,8 @@ MESSAGES: dict[str, Message] = {
         zh="单个头：用一半线索词按注意力挑出 {heads} 个头。在另一半上，其中 {looks} 个给线索词的注意力多于对照词；在 {moves} 个头里切断到线索词的边比切断对照词的边更能移动读取词；两者兼有的 {both} 个。随机抽取的 {drawn} 个头中有 {drawn_moves} 个能移动它。有注意力而无效应：{looks_only}。有效应而无注意力：{moves_only}。",
     ),
     "study.single_heads_thin": Message(
-        en="Single heads: the cue words are too few to test any of them.", zh="单个头：线索词太少，无法检验。"
+        en="Single heads: fewer than {fewest} cue words are left to judge the heads, so no head is said to look or to move.",
+        zh="单个头：留给检验的线索词不足 {fewest} 个，因此不判断任何头是否看或移动。",
     ),
     "study.no_single_heads": Message(
         en="Edges were not cut in single heads: there are too few cue words with a control, or none were asked for.",

@@ -9,6 +9,7 @@ import pandas as pd
 from probe.contrasts import slot_pairs
 from probe.figures import layer_curve, png_bytes
 from probe.findings import Interval, cut_units, mean_interval
+from probe.polysemy import EffectSizes
 from probe.report import Picture, Section, Table
 from probe.stats import bootstrap
 from probe.story import Story
@@ -29,28 +30,34 @@ def side_by_side(stories: Sequence[Story], pictures: dict[str, bytes]) -> Sectio
             title = first.say(f"models_{name}")
             alt = first.say("models_alt", what=title)
             figures.append(Picture(caption=title, png=png, alt=alt, source=f"figures/models_{name}.png"))
-    tables = (
-        _table(stories, "models_given", ("layers", "heads", "tokens", "target_tokens", "one_token", "slots"), _given),
-        _table(stories, "models_found", _FOUND, _found),
-    )
+    asked = (("models_given", _GIVEN, _given), ("models_found", _FOUND, _found), ("models_sensed", _SENSED, _sensed))
+    tables = [_table(stories, caption, columns, cells) for caption, columns, cells in asked]
     return Section(
         key="models", title=first.say("models"), text=(first.say("models_text"), _confound(stories)),
-        tables=tables, figures=tuple(figures),
+        tables=tuple(table for table in tables if table), figures=tuple(figures),
     )  # fmt: skip
 
 
-_FOUND = (
-    *("effect_gap", "low", "high", "mass_gap", "low", "high", "claimed"),
-    *("accuracy_last", "low", "high", "random_effect", "random_accuracy"),
-)
+_GIVEN = ("layers", "heads", "tokens", "target_tokens", "one_token", "slots")
+_FOUND = ("effect_gap", "low", "high", "random_effect", "mass_gap", "low", "high")
+_SENSED = ("claimed", "accuracy_last", "low", "high", "random_accuracy")
 
 
-def _table(stories: Sequence[Story], caption: str, columns: Sequence[str], cells: Callable[[Story], Cells]) -> Table:
+def _table(
+    stories: Sequence[Story], caption: str, columns: Sequence[str], cells: Callable[[Story], Cells]
+) -> Table | None:
+    """One row a model; a column that no model has a number for is left out, and so is a table without any."""
     first = stories[0]
+    by_model = [[_known(cell) for cell in cells(story)] for story in stories]
+    shown = [place for place in range(len(columns)) if any(row[place] is not None for row in by_model)]
+    if not shown:
+        return None
     return Table(
         caption=first.say(caption),
-        columns=tuple(first.say(f"col_{name}") for name in ("model", *columns)),
-        rows=tuple((story.model.name, *cells(story)) for story in stories),
+        columns=(first.say("col_model"), *(first.say(f"col_{columns[place]}") for place in shown)),
+        rows=tuple(
+            (story.model.name, *(row[place] for place in shown)) for story, row in zip(stories, by_model, strict=True)
+        ),
         source="tables/cases.csv" if caption == "models_given" else "tables/results.csv",
     )
 
@@ -66,14 +73,26 @@ def _given(story: Story) -> Cells:
 
 
 def _found(story: Story) -> Cells:
-    effect, mass, states = _effect_gap(story), _mass_gap(story), story.polysemy.states
+    twin = _twin(story)
+    random = None if twin is None else twin.effect_cue - twin.effect_control
+    return (*_three(_effect_gap(story)), random, *_three(_mass_gap(story)))
+
+
+def _sensed(story: Story) -> Cells:
+    states, twin = story.polysemy.states, _twin(story)
     tested = [one for one in story.polysemy.heads if one.tested]
     claimed = sum(int((one.p_max < LEVEL).sum()) for one in tested) if tested else None
     accuracy = (None,) * 3 if states is None else (states.accuracy[-1], states.low[-1], states.high[-1])
-    twin = story.reference[1] if len(story.reference) > 1 else None
-    random = (None, None) if twin is None else (twin.effect_cue - twin.effect_control, twin.accuracy)
-    cells = (*_three(effect), *_three(mass), claimed, *accuracy, *random)
-    return tuple(None if isinstance(cell, float) and np.isnan(cell) else cell for cell in cells)
+    return (claimed, *accuracy, None if twin is None else twin.accuracy)
+
+
+def _twin(story: Story) -> EffectSizes | None:
+    return story.reference[1] if len(story.reference) > 1 else None
+
+
+def _known(cell: str | float | int | None) -> str | float | int | None:
+    """A cell, None for a number that is not defined."""
+    return None if isinstance(cell, float | np.floating) and np.isnan(cell) else cell
 
 
 def _effect_gap(story: Story) -> Interval | None:

@@ -35,12 +35,19 @@ def page_of(stories: Sequence[Story]) -> Page:
         sections.append(_reading(stories))
     models = ", ".join(story.model.name for story in stories)
     return Page(
-        title=first.say("title", cases=first.case_set.name),
+        title=_title(stories),
         subtitle=first.count("subtitle", model=models, count=len(first.observed.items)),
         sections=tuple(sections),
         provenance=tuple(row for story in stories for row in _provenance(story)),
         pictures=pictures,
     )
+
+
+def _title(stories: Sequence[Story]) -> str:
+    first, cases = stories[0], stories[0].case_set.name
+    if len(stories) == 1:
+        return first.say("title", cases=cases)
+    return first.say("title_several", cases=cases, count=len(stories))
 
 
 def _sections(story: Story, pictures: dict[str, bytes]) -> list[Section]:

@@ -19,11 +19,13 @@ from probe.findings import (
     Observed,
     mean_interval,
 )
-from probe.flips import flip_tests
+from probe.flips import fewest_units, flip_tests
 from probe.stats import FEWEST_FOR_INTERVAL, unit_means
 
 HEADS_JUDGED = 8  # chosen for their mass; as many others are drawn at random and stand beside them
 LEVEL = 0.05
+FEWEST_JUDGED = fewest_units(2, level=LEVEL)
+"""With fewer cue words a head that both looks and moves could never be shown to: two numbers share the flips."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,14 +62,19 @@ class HeadScore:
     effect_p: float
 
     @property
+    def tested(self) -> bool:
+        """Whether there are cue words enough for p to say anything of mass and effect alike."""
+        return min(self.mass.units, self.effect.units) >= FEWEST_JUDGED
+
+    @property
     def looks(self) -> bool:
         """Whether the reading word gives the cue more than the control in this head."""
-        return self.mass_p < LEVEL and self.mass.mean > 0
+        return self.tested and self.mass_p < LEVEL and self.mass.mean > 0
 
     @property
     def moves(self) -> bool:
         """Whether cutting the edge to the cue in this head moves the reading word more than the control's edge."""
-        return self.effect_p < LEVEL and self.effect.mean > 0
+        return self.tested and self.effect_p < LEVEL and self.effect.mean > 0
 
 
 def strongest_head(observed: Observed) -> Standout | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -75,8 +76,10 @@ def run_report(
 
 def _named_apart(loaded: LoadedModel, names: Sequence[str]) -> LoadedModel:
     """Two folders may bear one name; the model column must tell them apart."""
-    same = sum(name == loaded.name or name.startswith(f"{loaded.name} (") for name in names)
-    return replace(loaded, name=f"{loaded.name} ({same + 1})") if same else loaded
+    if loaded.name not in names:
+        return loaded
+    numbered = (f"{loaded.name} ({number})" for number in count(2))
+    return replace(loaded, name=next(name for name in numbered if name not in names))
 
 
 def _teller(progress: Progress | None, name: str) -> Progress:
