@@ -112,14 +112,13 @@ def _checks(story: Story) -> Section:
 
 
 def _reading(stories: Sequence[Story]) -> Section:
-    first, kinds = stories[0], {story.model.kind for story in stories}
+    first = stories[0]
     limits = "limits" if _is_shipped(first.case_set) else "limits_own"
     text = [first.say(f"reading_{name}") for name in ("layers", "mass", "cut", "interval", "control", limits)]
-    if "decoder" in kinds:
-        text.append(first.say("reading_causal"))
-    if "encoder-decoder" in kinds:
-        text.append(first.say("reading_both_sides"))
-    text.extend(dict.fromkeys(note for story in stories for note in story.model.notes))
+    by_kind = {"decoder": first.say("reading_causal"), "encoder-decoder": first.say("reading_both_sides")}
+    for story in stories:
+        told = [*([by_kind[story.model.kind]] if story.model.kind in by_kind else []), *story.model.notes]
+        text.extend(told if len(stories) == 1 else [f"{story.model.name}: {words}" for words in told])
     return Section(key="reading", title=first.say("reading"), text=tuple(text))
 
 
