@@ -4,6 +4,7 @@ import json
 import os
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -408,6 +409,62 @@ def test_layer_cuts_are_made_for_as_many_cases_as_asked_for(bert: Path, cases: P
         seen = pd.read_parquet(out / "tables/observations.parquet")
         seen = seen[(seen["measure"] == "cut effect") & (seen["layer"] >= 0)]
         assert seen["case"].nunique() == most
+
+
+def test_a_report_of_two_models_is_one_run_folder_that_diff_reads(
+    bert: Path, llama: Path, cases: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import pandas as pd
+
+    for out, models in (("one", (bert, llama)), ("two", (bert, llama))):
+        chosen = ["-m", str(models[0]), "-m", str(models[1]), "--reference-cases", "0"]
+        assert run(["report", str(cases), *chosen, "--out", str(tmp_path / out)]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == str(tmp_path / "one" / "report.html")
+    for table in ("cases", "results"):
+        assert set(pd.read_csv(tmp_path / "one" / "tables" / f"{table}.csv")["model"]) == {"bert", "llama"}
+    assert run(["diff", str(tmp_path / "one"), str(tmp_path / "two")]) == 0
+    assert capsys.readouterr().out.startswith("nothing changed")
+
+
+def test_a_revision_with_two_models_is_refused_in_one_line(
+    bert: Path, llama: Path, cases: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    arguments = ["report", str(cases), "-m", str(bert), "-m", str(llama), "--revision", "main", "--out", str(out)]
+    assert run(arguments) == 2 and not out.exists()
+    assert capsys.readouterr().err == "--revision belongs to one model; give one --model with it\n"
+
+
+def test_a_wrong_second_model_is_refused_before_the_first_is_loaded(
+    bert: Path, cases: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(bert, broken)
+    (broken / "tokenizer.json").write_text("{}")  # loading it is an error that the second must come before
+    out, second = tmp_path / "run", str(tmp_path / "nowhere" / "llama")
+    assert run(["report", str(cases), "-m", str(broken), "--out", str(out)]) == 2
+    assert "broken" in capsys.readouterr().err
+    begun = time.monotonic()
+    assert run(["report", str(cases), "-m", str(broken), "-m", second, "--out", str(out)]) == 2
+    heard = capsys.readouterr().err
+    assert "nowhere" in heard and "broken" not in heard and heard.count("\n") == 1 and not out.exists()
+    assert time.monotonic() - begun < 5
+
+
+def test_cases_without_cues_get_their_words_read(bert: Path, tmp_path: Path) -> None:
+    import pandas as pd
+
+    path = tmp_path / "plain.yaml"
+    path.write_text("- marked: 我喜欢[苹果]\n- marked: 他讨厌[菠菜]\n- marked: 牛顿被[苹果]砸中\n", encoding="utf-8")
+    assert run(["report", str(path), "-m", str(bert), "--out", str(tmp_path / "run")]) == 0
+    words = pd.read_csv(tmp_path / "run/tables/readings.csv")
+    own = words[~words["special"]]
+    assert "".join(own.loc[own["case"] == own["case"].iloc[0], "word"]) == "我喜欢" and (own["effect"] > 0).all()
+    page = (tmp_path / "run/report.html").read_text("utf-8")
+    assert 'id="readings"' in page and "tables/readings.csv" in page
+    assert run(["report", str(path), "-m", str(bert), "--out", str(tmp_path / "none"), "--reading-cases", "0"]) == 0
+    assert not (tmp_path / "none/tables/readings.csv").exists()
+    assert 'id="readings"' not in (tmp_path / "none/report.html").read_text("utf-8")
 
 
 # --- compare ----------------------------------------------------------------------------------------------------

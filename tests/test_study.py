@@ -302,6 +302,14 @@ def test_a_failure_leaves_nothing_behind(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("asked", "device", "tokens"), [(None, "cpu", 512), (None, "cuda", 8192), (64, "cpu", 64), (64, "cuda", 64)]
+)
+def test_a_batch_has_as_many_tokens_as_asked_for_or_as_suit_the_device(asked, device, tokens):
+    settings = StudySettings(batch_tokens=asked)
+    assert settings.tokens_on(torch.device(device)) == settings.options(torch.device(device)).batch_tokens == tokens
+
+
 @pytest.mark.real
 @pytest.mark.parametrize("name", ["builtin:e5-small", "builtin:gemma3-270m"])
 def test_every_shipped_case_is_captured_on_both_real_models(name):
