@@ -412,6 +412,7 @@ MESSAGES: dict[str, Message] = {
     ),
     "study.models_given": Message(en="What each model was given", zh="各模型读到的内容"),
     "study.models_found": Message(en="What each model shows", zh="各模型的结果"),
+    "study.of_model": Message(en="{model}: {words}", zh="{model}：{words}"),
     "study.models_sensed": Message(en="What each model tells of senses", zh="各模型的义项结果"),
     "study.moved_gap": Message(en="cue − control", zh="线索词减对照词"),
     "study.accuracy": Message(en="accuracy", zh="正确率"),
@@ -426,7 +427,7 @@ MESSAGES: dict[str, Message] = {
     "study.col_mass_gap": Message(en="mass: cue − control", zh="注意力：线索词减对照词"),
     "study.col_claimed": Message(en="heads claimed", zh="可断言的头"),
     "study.col_accuracy_last": Message(en="sense accuracy, last layer", zh="末层义项正确率"),
-    "study.col_random_effect": Message(en="random weights: cut, cue − control", zh="随机权重：切断，线索词减对照词"),
+    "study.col_random_effect": Message(en="random weights: cut", zh="随机权重：切断"),
     "study.col_random_accuracy": Message(en="random weights: accuracy", zh="随机权重：正确率"),
     "study.heads_table": Message(
         en="The edge cut in single heads, on cue words that did not choose them (n = {n})",

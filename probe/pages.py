@@ -79,7 +79,7 @@ def _one_of_several(story: Story, number: int, share: int, pictures: dict[str, b
         pictures.update({PurePosixPath(one.source).name: one.png for one in named})
         if section.figures and not named and not (section.tables or section.sentences):
             continue  # a section that is only pictures
-        title = f"{story.model.name}: {section.title}"
+        title = story.say("of_model", model=story.model.name, words=section.title)
         found.append(replace(section, key=f"m{number}-{section.key}", title=title, figures=named))
     return found
 
@@ -118,7 +118,8 @@ def _reading(stories: Sequence[Story]) -> Section:
     by_kind = {"decoder": first.say("reading_causal"), "encoder-decoder": first.say("reading_both_sides")}
     for story in stories:
         told = [*([by_kind[story.model.kind]] if story.model.kind in by_kind else []), *story.model.notes]
-        text.extend(told if len(stories) == 1 else [f"{story.model.name}: {words}" for words in told])
+        named = [story.say("of_model", model=story.model.name, words=words) for words in told]
+        text.extend(told if len(stories) == 1 else named)
     return Section(key="reading", title=first.say("reading"), text=tuple(text))
 
 

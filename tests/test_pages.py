@@ -33,6 +33,7 @@ def test_the_chinese_page_of_two_models_has_no_english_heading(tmp_path):
     path = run((tiny(name) for name in ("bert", "gpt2")), sense_cases(), tmp_path / "run", language="zh")
     text = words_of(path)
     assert "各模型并列" in text and "2 个模型怎样读《two senses》" in text and "切得不同" in text
+    assert "bert：发现了什么" in text and "gpt2：这个模型是因果的" in text
     assert "side by side" not in text and "What" not in text.split("自检")[0]
 
 
