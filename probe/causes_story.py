@@ -1,17 +1,19 @@
 """The section on causes: cut edges by layer and for the strongest heads, mass beside them."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from probe.cutsenses import CutSenses
 from probe.experiments.causes import EVERYWHERE
 from probe.figures import layer_curve, png_bytes
 from probe.findings import CONTRAST, cut_units
 from probe.report import Section, Table
 from probe.stats import bootstrap
-from probe.story import Story, picture_of, why_no_cuts
-from probe.strongest import FEWEST_JUDGED, HeadScore
+from probe.story import Story, percent, picture_of, why_no_cuts
+from probe.strongest import FEWEST_JUDGED, LEVEL, HeadScore
 
 
 def causes_section(story: Story, pictures: dict[str, bytes]) -> Section:
@@ -39,9 +41,12 @@ def causes_section(story: Story, pictures: dict[str, bytes]) -> Section:
         rows=_cut_rows(story, frame),
         source="tables/results.csv",
     )
-    tables = (_heads_table(story), table) if story.scores else (table,)
-    text.append(heads_words(story))
-    return Section(key="causes", title=story.say("causes"), text=tuple(text), figures=tuple(figures), tables=tables)
+    tables = [_senses_table(story, story.under_cuts)] if story.under_cuts else []
+    tables += [_heads_table(story), table] if story.scores else [table]
+    text += [*sense_words_under_cuts(story), heads_words(story)]
+    return Section(
+        key="causes", title=story.say("causes"), text=tuple(text), figures=tuple(figures), tables=tuple(tables)
+    )
 
 
 def heads_words(story: Story) -> str:
@@ -60,6 +65,41 @@ def heads_words(story: Story) -> str:
         drawn=len(drawn), drawn_moves=sum(one.moves for one in drawn), looks_only=", ".join(looks_only) or "–",
         moves_only=", ".join(moves_only) or "–",
     )  # fmt: skip
+
+
+def sense_words_under_cuts(story: Story) -> Iterator[str]:
+    """What the cut does to the sense, in words; nothing where there are no senses to tell apart."""
+    found = story.under_cuts
+    if found is None:
+        return
+    place, right = found.position, found.accuracy
+    key = "under_cuts_none" if place.p >= LEVEL else "under_cuts_less" if place.gap.mean < 0 else "under_cuts_more"
+    yield story.say(
+        "under_cuts", cases=found.cases, plain=_signed(place.plain.mean), cue=_signed(place.cue.mean),
+        control=_signed(place.control.mean), right=percent(right.plain.mean), right_cue=percent(right.cue.mean),
+        right_control=percent(right.control.mean),
+        verdict=story.say(key if found.tested else "verdict_thin"),
+    )  # fmt: skip
+
+
+def _senses_table(story: Story, found: CutSenses) -> Table:
+    names = ("state", "position", "low", "high", "accuracy", "low", "high")
+    lines = [("cut_nothing", "plain"), ("cut_control", "control"), ("cut_cue", "cue"), ("cut_gap", "gap")]
+    rows = []
+    for key, part in lines:
+        both = [getattr(cut, part) for cut in (found.position, found.accuracy)]
+        cells = [value for one in both for value in (one.mean, one.low, one.high)]
+        rows.append((story.say(key), *(None if np.isnan(cell) else float(cell) for cell in cells)))
+    return Table(
+        caption=story.say("senses_cut_table", n=found.position.gap.units, p=f"{found.position.p:.3g}"),
+        columns=tuple(story.say(f"col_{name}") for name in names),
+        rows=tuple(rows),
+        source="tables/results.csv",
+    )
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.2f}".replace("-", "−")
 
 
 def _heads_table(story: Story) -> Table:

@@ -429,6 +429,27 @@ MESSAGES: dict[str, Message] = {
     "study.col_accuracy_last": Message(en="sense accuracy, last layer", zh="末层义项正确率"),
     "study.col_random_effect": Message(en="random weights: cut", zh="随机权重：切断"),
     "study.col_random_accuracy": Message(en="random weights: accuracy", zh="随机权重：正确率"),
+    "study.under_cuts": Message(
+        en="Sense: on the axis from the nearest other sense (−1) to its own (+1), centres from the other groups, the reading word's last state lies at {plain}; with the control's edge cut in every layer at {control}, with the cue's at {cue}. The nearest centre is that of its sense in {right}, {right_control} and {right_cue} of the cases ({cases}): {verdict}.",
+        zh="义项：在从最近的其他义项（−1）到自身义项（+1）的轴上（中心取自其他组），读取词的末层表示位于 {plain}；在每一层切断对照词的边后位于 {control}，切断线索词的边后位于 {cue}。最近的中心属于自身义项的比例依次为 {right}、{right_control} 和 {right_cue}（{cases} 例）：{verdict}。",
+    ),
+    "study.under_cuts_less": Message(
+        en="cutting the cue's edge takes more of the sense away", zh="切断线索词的边使义项失去更多"
+    ),
+    "study.under_cuts_more": Message(
+        en="cutting the control's edge takes more of the sense away", zh="切断对照词的边使义项失去更多"
+    ),
+    "study.under_cuts_none": Message(en="no difference can be shown between the two cuts", zh="两种切断之间看不出差异"),
+    "study.senses_cut_table": Message(
+        en="The sense under a cut in every layer (n = {n} cue words, p of the difference in place {p})",
+        zh="每一层都切断时的义项（n = {n} 个线索词，位置差异的 p 为 {p}）",
+    ),
+    "study.col_state": Message(en="edge cut", zh="切断的边"),
+    "study.col_position": Message(en="on the sense axis", zh="义项轴上的位置"),
+    "study.cut_nothing": Message(en="none", zh="无"),
+    "study.cut_control": Message(en="to the control", zh="到对照词"),
+    "study.cut_cue": Message(en="to the cue", zh="到线索词"),
+    "study.cut_gap": Message(en="cue − control", zh="线索词减对照词"),
     "study.heads_table": Message(
         en="The edge cut in single heads, on cue words that did not choose them (n = {n})",
         zh="只在单个头里切断连边，用未参与挑选的线索词（n = {n}）",

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from probe.cases import CaseSet
+from probe.cutsenses import CutSenses
 from probe.experiments.readings import Reading
 from probe.findings import Interval, Observed
 from probe.messages import Language, message
@@ -31,6 +32,7 @@ class Story:
     route: Route
     language: Language
     polysemy: Polysemy
+    under_cuts: CutSenses | None
     scores: tuple[HeadScore, ...]
     readings: tuple[Reading, ...]
     reference: tuple[EffectSizes, ...]

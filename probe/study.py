@@ -12,6 +12,7 @@ import torch
 from probe.capture import prepare
 from probe.captures import Prepared
 from probe.cases import CaseSet
+from probe.cutsenses import cut_sense_results, cut_senses
 from probe.experiments.causes import CutEffects, cut_effects, head_cut_effects
 from probe.experiments.readings import Reading, reading_frame, word_readings
 from probe.experiments.reference import TwinPlan, random_twin, twin_plan
@@ -114,6 +115,9 @@ def _look(
     with folder.stage("statistics"):
         polysemy = polysemy_of(observed, language=settings.language)
         results = [results_of(observed), contrast_results(observed, polysemy.heads, polysemy.cuts)]
+        under_cuts = cut_senses(observed)
+        if under_cuts is not None:
+            results.append(cut_sense_results(observed, under_cuts))
         if scores and observed.cuts:
             results.append(score_results(observed, scores, stack=observed.cuts.stack))
     with folder.stage("reference"):
@@ -121,7 +125,8 @@ def _look(
     return Story(
         model=facts_of(loaded), case_set=case_set, observed=observed, check=check, route=route,
         results=pd.concat([frame for frame in results if len(frame)], ignore_index=True), crossed=crossed,
-        language=settings.language, polysemy=polysemy, scores=scores, readings=readings, reference=own,
+        language=settings.language, polysemy=polysemy, scores=scores, under_cuts=under_cuts, readings=readings,
+        reference=own,
     )  # fmt: skip
 
 

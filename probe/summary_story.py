@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from probe.causes_story import sense_words_under_cuts
 from probe.contrasts import is_neutral
 from probe.findings import (
     ENTROPY,
@@ -26,6 +27,7 @@ def summary_section(story: Story) -> Section:
     text = [
         _what_was_read(story),
         *_cause_words(story),
+        *sense_words_under_cuts(story),
         *_mass_words(story),
         *_head_words(story),
         *_crossed_words(story),

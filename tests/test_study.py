@@ -49,7 +49,7 @@ def told(loaded, cases, path, **settings):
         model=facts_of(loaded), case_set=case_set, observed=observed, results=results_of(observed),
         crossed=pd.DataFrame(),
         check=check_model(loaded), route=route, language="en", polysemy=polysemy_of(observed, language="en"),
-        reference=(), scores=(), readings=(),
+        reference=(), scores=(), readings=(), under_cuts=None,
     )  # fmt: skip
 
 

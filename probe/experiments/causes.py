@@ -26,7 +26,8 @@ class CutEffects:
     """How far the query word's last state moved when one edge was cut, relative to the state's own length.
 
     cue, control [case, 1 + layer]: column 0 with the edge cut in every layer, column 1 + k in layer k alone, all
-    heads. NaN where the edge cannot exist (control: where the text has no matching word).
+    heads. NaN where the edge cannot exist (control: where the text has no matching word). last [case, 3, dim]: the
+    reading word's last state itself: untouched, with the cue's edge cut in every layer, with the control's.
     """
 
     layers: tuple[int, ...]
@@ -34,6 +35,7 @@ class CutEffects:
     directions: tuple[Direction | None, ...]  # None: the case has no cue
     cue: NDArray[np.float32]
     control: NDArray[np.float32]
+    last: NDArray[np.float32]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +114,8 @@ def cut_effects(
     states = last_states(loaded, runs, batch_tokens=batch_tokens, progress=progress)
     cue, control = _tables(cuts, states, shape=(len(items), len(sites)))
     directions = tuple(edge.direction if edge else None for edge in edges)
-    return CutEffects(layers=layers, stack=stack, directions=directions, cue=cue, control=control)
+    last = _last_of_each(cuts, states, cases=len(items))
+    return CutEffects(layers=layers, stack=stack, directions=directions, cue=cue, control=control, last=last)
 
 
 def head_cut_effects(
@@ -228,3 +231,12 @@ def _tables(
         if cut.of != "nothing":
             tables[cut.of][cut.case, cut.column] = moved(state, plain[cut.case])
     return tables["cue"], tables["control"]
+
+
+def _last_of_each(cuts: Sequence[_Cut], states: Sequence[NDArray[np.float32]], *, cases: int) -> NDArray[np.float32]:
+    """The last states with nothing, the cue's edge and the control's cut at the first site: [case, 3, dim]."""
+    last = np.full((cases, 3, len(states[0]) if states else 0), np.nan, dtype=np.float32)
+    for cut, state in zip(cuts, states, strict=True):
+        if cut.column == 0:
+            last[cut.case, ("nothing", "cue", "control").index(cut.of)] = state
+    return last

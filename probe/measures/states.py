@@ -100,6 +100,37 @@ def carrier_accuracy(
     return correct
 
 
+def sense_positions(
+    states: NDArray[np.floating], senses: Sequence[str], groups: Sequence[str], *, asked: NDArray[np.floating]
+) -> tuple[Floats, Floats]:
+    """Where each case's `asked` states lie on its sense axis, and whether the nearest centroid is its sense's.
+
+    states [case, dim] train the centroids, one group left out; asked [case, which, dim] are states of the same cases
+    under some change. The axis runs from the centre of the other sense that lies nearest to the untouched state (-1)
+    to the centre of the case's own sense (+1). Both [case, which]; NaN where a case's sense is in no other group, where
+    two centres coincide, or where an asked state is NaN.
+    """
+    x, y = np.asarray(states, dtype=np.float64), np.asarray(asked, dtype=np.float64)
+    position, correct = (np.full(y.shape[:2], np.nan) for _ in range(2))
+    for case, (sense, group) in enumerate(zip(senses, groups, strict=True)):
+        rest = [place for place, other in enumerate(groups) if other != group]
+        known = sorted({senses[place] for place in rest})
+        if sense not in known or len(known) < 2:
+            continue
+        centres = {name: x[[place for place in rest if senses[place] == name]].mean(0) for name in known}
+        own = centres.pop(sense)
+        other = min(centres.values(), key=lambda centre: float(np.linalg.norm(x[case] - centre)))
+        axis = own - other
+        length = float(axis @ axis)
+        if length == 0 or np.isnan(y[case]).all():
+            continue
+        position[case] = 2 * ((y[case] - (own + other) / 2) @ axis) / length
+        far = np.stack([np.linalg.norm(y[case] - centre, axis=-1) for centre in centres.values()]).min(0)  # [which]
+        near = np.linalg.norm(y[case] - own, axis=-1)
+        correct[case] = np.where(np.isnan(near), np.nan, near < far)
+    return position, correct
+
+
 def visible_layers(states: NDArray[np.floating]) -> NDArray[np.bool_]:
     """Layers in which the cases [case, layer, dim] do not all have one and the same state, up to rounding: [layer]."""
     x = np.asarray(states, dtype=np.float64)
