@@ -147,8 +147,9 @@ def check_budget(loaded: LoadedModel, route: Route, prepared: Sequence[Prepared]
     queries = len(_queries(worst, options))
     need = estimate_bytes(loaded, route, texts=texts, length=length, queries=queries, options=options)
     if need > budget:
+        rows = f"{queries} row{'' if queries == 1 else 's'}"
         raise BudgetError(
-            f"case {worst.case.id!r} ({length} tokens, {queries} rows) needs {_size(need)} in a batch of {texts}; "
+            f"case {worst.case.id!r} ({length} tokens, {rows}) needs {_size(need)} in a batch of {texts}; "
             f"{_size(budget)} may be used: ask for fewer --layers, a smaller --batch-tokens, or raise --memory-budget"
         )
 

@@ -108,7 +108,7 @@ def print_changes(
 
 @contextmanager
 def show_progress(stream: TextIO | None = None) -> Iterator[ShowProgress]:
-    """Give a function that shows how far each stage is: a bar on a terminal, elsewhere a line a stage.
+    """Give a function that shows how far each stage is: a bar on a terminal, elsewhere a line when a stage starts and when it ends.
 
     What is done within two seconds says nothing anywhere but on a terminal.
     """
@@ -134,11 +134,12 @@ def show_progress(stream: TextIO | None = None) -> Iterator[ShowProgress]:
 
 
 def _line_a_stage(stream: TextIO) -> ShowProgress:
-    start, said = time.monotonic(), set[str]()
+    start, said = time.monotonic(), dict[str, int]()
 
     def show(stage: str, done: int, total: int) -> None:
-        if stage not in said and time.monotonic() - start > QUIET_SECONDS:
-            said.add(stage)
+        last = said.get(stage)
+        if time.monotonic() - start > QUIET_SECONDS if last is None else done == total != last:
+            said[stage] = done
             stream.write(f"{visible(stage)}: {done} of {total}\n")
             stream.flush()
 

@@ -106,6 +106,13 @@ def test_a_batch_that_needs_more_than_the_budget_is_refused_before_the_forward_p
     hook.remove()
 
 
+@pytest.mark.parametrize(("target", "rows"), [("果", "1 row"), ("苹果", "2 rows")])
+def test_a_budget_message_counts_rows_in_the_singular_for_one(target, rows):
+    model, case = loaded("bert"), case_of("我喜欢苹果", target=target, id="c")
+    with pytest.raises(BudgetError, match=rf"tokens, {rows}\) needs"):
+        list(capture(model, [case], route=route_of(model), options=CaptureOptions(memory_budget=1000)))
+
+
 def test_a_text_longer_than_the_models_positions_is_refused_or_cut_around_the_target():
     model = loaded("bert")  # 64 positions
     long = "我喜欢" * 40 + "牛顿被苹果砸中" + "我们热爱和平" * 30

@@ -154,7 +154,7 @@ def test_the_check_table_says_pass_fail_and_why() -> None:
     assert "\x1b" not in stream.getvalue()
 
 
-def test_progress_off_a_terminal_is_silent_for_two_seconds_then_a_line_a_stage(
+def test_progress_off_a_terminal_is_silent_for_two_seconds_then_says_where_a_stage_starts_and_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [0.0]
@@ -167,7 +167,21 @@ def test_progress_off_a_terminal_is_silent_for_two_seconds_then_a_line_a_stage(
         for done in range(2, 10):
             show("capture", done, 9)
         show("cut\x1bedges", 0, 4)
-    assert stream.getvalue() == "capture: 2 of 9\ncut<U+001B>edges: 0 of 4\n"
+    assert stream.getvalue() == "capture: 2 of 9\ncapture: 9 of 9\ncut<U+001B>edges: 0 of 4\n"
+
+
+def test_a_stage_first_heard_of_at_its_end_is_one_line_and_its_end_is_said_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(terminal.time, "monotonic", lambda: now[0])
+    stream = io.StringIO()
+    with show_progress(stream) as show:
+        now[0] = 2.5
+        for done in (32, 33, 33):
+            show("capture", done, 33)
+        show("cuts", 4, 4)
+    assert stream.getvalue() == "capture: 32 of 33\ncapture: 33 of 33\ncuts: 4 of 4\n"
 
 
 def test_progress_on_a_terminal_leaves_no_line_behind() -> None:
