@@ -7,10 +7,11 @@ from typing import Annotated, Any, Literal
 import typer
 from typer.core import TyperCommand, TyperOption
 
-from probe.errors import CijingError
+from probe.errors import CijingError, ModelError
 
 MOST = 4096  # layers or heads that a list like 0-11 may name
 LARGEST = 2**31 - 1  # seeds and counts stand in tables as int32
+DTYPES = ("float32", "bfloat16", "float16")  # those of probe.models, which takes seconds to import
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
@@ -62,14 +63,28 @@ def folder_named(text: str) -> Path:
     return Path(text)
 
 
+def _device(text: str) -> str:
+    """Read a device by its form, before torch is imported; whether the machine has it is seen when a model loads."""
+    if not re.fullmatch(r"auto|cpu|mps|cuda(:\d{1,3})?", text):
+        raise ModelError(f"device {text!r} is unknown; allowed are auto, cpu, cuda, cuda:N, mps")
+    return text
+
+
+def _dtype(text: str) -> str:
+    """Read a number format by its name."""
+    if text not in ("auto", *DTYPES):
+        raise ModelError(f"dtype {text!r} is unknown; allowed are auto, {', '.join(DTYPES)}")
+    return text
+
+
 SOURCES = "builtin:NAME, hub id, folder, adapter folder or GGUF file."
 Model = Annotated[str, typer.Option("--model", "-m", metavar="MODEL", help=SOURCES)]
 Models = Annotated[
     list[str],
     typer.Option("--model", "-m", metavar="MODEL", help=f"{SOURCES} Again for several models on one page."),
 ]
-Device = Annotated[str, typer.Option(metavar="DEVICE", help="auto, cpu, cuda, cuda:1 or mps.")]
-Dtype = Annotated[str, typer.Option(metavar="DTYPE", help="auto, float32, bfloat16 or float16.")]
+Device = Annotated[str, typer.Option(parser=_device, metavar="DEVICE", help="auto, cpu, cuda, cuda:1 or mps.")]
+Dtype = Annotated[str, typer.Option(parser=_dtype, metavar="DTYPE", help="auto, float32, bfloat16 or float16.")]
 Revision = Annotated[str | None, typer.Option(metavar="REVISION", help="Branch, tag or commit of a hub model.")]
 RemoteCode = Annotated[bool, typer.Option("--trust-remote-code", help="Run Python code that the model brings along.")]
 Layers = Annotated[

@@ -108,7 +108,7 @@ def print_changes(
 
 @contextmanager
 def show_progress(stream: TextIO | None = None) -> Iterator[ShowProgress]:
-    """Give a function that shows how far each stage is: a bar on a terminal, elsewhere a line when a stage starts and when it ends.
+    """Give a function that shows how far each stage is: a bar on a terminal, elsewhere its start and its end.
 
     What is done within two seconds says nothing anywhere but on a terminal.
     """

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import tiny
 
+from probe import models, options
 from probe.__main__ import app, run
 from probe.runs import open_run
 
@@ -142,6 +143,13 @@ def test_wrong_usage_is_one_line_and_exit_code_2(
         (["attend", "", "--target", "苹果"], "苹果"),
         (["attend", "我喜欢苹果", "--target", ""], "target"),
         (["attend", "我喜欢苹果", "--target", "苹果", "--cue", "讨厌"], "讨厌"),
+        (
+            ["attend", "苹果", "-t", "苹果", "--device", "toaster"],
+            "'toaster' is unknown; allowed are auto, cpu, cuda, cuda:N",
+        ),
+        (["report", "--device", "cuda:x"], "device 'cuda:x' is unknown; allowed are auto, cpu, cuda, cuda:N, mps"),
+        (["report", "--dtype", "int8"], "dtype 'int8' is unknown; allowed are auto, float32, bfloat16, float16"),
+        (["check", "builtin:x", "--dtype", ""], "dtype '' is unknown; allowed are auto, float32, bfloat16, float16"),
         (["attend", "--chat", "no-such.json", "--target", "苹果"], "no-such.json: cannot be read (No such file"),
     ],
 )
@@ -154,6 +162,10 @@ def test_bad_input_is_refused_before_a_model_is_loaded(
     heard = capsys.readouterr()
     assert says in heard.err and heard.err.count("\n") == 1 and heard.out == ""
     assert os.listdir(tmp_path) == []
+
+
+def test_the_command_line_allows_the_number_formats_that_a_model_can_be_loaded_in() -> None:
+    assert options.DTYPES == models.DTYPES
 
 
 def test_an_output_folder_in_use_is_refused_before_a_model_is_loaded(
@@ -209,8 +221,7 @@ def test_attend_piped_has_no_colour_and_says_nothing_but_the_map(bert: Path) -> 
         (["--layers", "99"], "--layers 99: this model has attention layers 0-2"),
         (["--heads", "4"], "--heads 4: this model has heads 0-3"),
         (["--memory-budget", "1KB"], "raise --memory-budget"),
-        (["--device", "toaster"], "toaster"),
-        (["--dtype", "int7"], "int7"),
+        (["--device", "cuda:999"], "device 'cuda:999': "),
         (["--png", "no-such-folder/a.png"], "no-such-folder/a.png"),
         (["--revision", "main"], "has no revisions"),
     ],
