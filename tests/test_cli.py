@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 import tiny
 
-from probe import models, options
+from probe import options
 from probe.__main__ import app, run
+from probe.models import DTYPES
 from probe.runs import open_run
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -165,7 +166,7 @@ def test_bad_input_is_refused_before_a_model_is_loaded(
 
 
 def test_the_command_line_allows_the_number_formats_that_a_model_can_be_loaded_in() -> None:
-    assert options.DTYPES == models.DTYPES
+    assert options.DTYPES == DTYPES
 
 
 def test_an_output_folder_in_use_is_refused_before_a_model_is_loaded(
