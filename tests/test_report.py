@@ -599,3 +599,46 @@ def test_the_page_prints_its_sentence_and_hides_what_cannot_be_clicked_on_paper(
         assert tab.locator(".sentence").is_visible() and not tab.locator(".filter").is_visible()
         assert tab.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
         assert len(tab.pdf(format="A4")) > 10_000
+
+
+def table_file(path, *, rows, columns=9):
+    """A page whose one table has a number, a Chinese text and columns of short sentences."""
+    row = (1, "苹果公司发布了新品，" * 5, *("喜欢 0.250（注意力 10.0 %）、" * 3 for _ in range(columns - 2)))
+    names = tuple(f"列{number}" for number in range(columns))
+    table = Table(caption="表", columns=names, rows=(row,) * rows)
+    path.write_text(render_report([Section(key="s", title="S", tables=(table,))], title="T", language="zh"), "utf-8")
+    return path
+
+
+def test_columns_of_long_text_are_marked_and_short_words_and_numbers_are_not():
+    rows = ((1, "苹果公司发布了新品", "fruit", "target → cue"),)
+    page = render_report(
+        [Section(key="s", title="S", tables=(Table(caption="c", columns=("n", "text", "sense", "edge"), rows=rows),))],
+        title="T",
+        language="en",
+    )
+    assert re.findall(r"<td([^>]*)>", page) == [' class="number"', ' class="words"', "", ""]
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(("rows", "whole"), [(20, True), (40, False)])
+def test_a_table_of_twenty_rows_stands_in_full_height_and_its_text_in_columns_that_can_be_read(
+    browser, tmp_path, rows, whole
+):
+    with opened(browser, table_file(tmp_path / "t.html", rows=rows), width=1200) as tab:
+        box = tab.locator(".scroll")
+        assert box.evaluate("box => box.scrollHeight <= box.clientHeight + 1") == whole
+        assert box.evaluate("box => box.scrollWidth > box.clientWidth"), "nine columns of text do not fit"
+        assert min(tab.eval_on_selector_all("td.words", "all => all.map(one => one.clientWidth)")) >= 150
+        assert "gradient" in box.evaluate("box => getComputedStyle(box).backgroundImage")
+
+
+@pytest.mark.browser
+def test_a_wide_table_is_not_cut_on_paper(browser, tmp_path):
+    with opened(browser, table_file(tmp_path / "t.html", rows=40), width=1200) as tab:
+        tab.emulate_media(media="print")
+        tab.set_viewport_size({"width": 718, "height": 1000})  # A4 between margins
+        box = tab.locator(".scroll")
+        assert box.evaluate("box => getComputedStyle(box).overflow") == "visible"
+        assert tab.evaluate("document.documentElement.scrollWidth") <= 718
+        assert box.evaluate("box => box.scrollHeight <= box.clientHeight + 1")

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import re
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -17,13 +18,15 @@ from probe.colours import attention_colours
 from probe.errors import FigureError
 from probe.messages import LANGUAGES, Language, message, messages_under
 from probe.report.numbers import column_text, is_numeric, value_html
-from probe.report.sections import CheckRow, Section, Table
+from probe.report.sections import Cell, CheckRow, Section, Table
 from probe.report.sentences import direction_of, pack_sentences, safe_json
 from probe.report.typeface import FONT_BYTES, font_faces
 
 PAGE_BYTES = 5_000_000
 PICTURES = 12
 _COLOUR_STEPS = 64
+_FULL_ROWS = 20  # a table of so many stands in full height, a longer one scrolls
+_NARROW = 16  # half-width cells; a column of longer text would else be squeezed to one Chinese character
 # Fonts grow by a third in base64; the rest is room for the note on what was left out.
 _RESERVE = FONT_BYTES * 4 // 3 + 20_000
 
@@ -52,6 +55,7 @@ class _Column:
 
     name: str
     numeric: bool
+    words: bool  # some cell is too long for a narrow column
     cells: tuple[str, ...]
 
 
@@ -115,6 +119,7 @@ def _render(sections: Sequence[Section], head: _Head, *, viewers: dict[str, _Vie
             say=lambda key, **values: message(key, language, **values),
             columns_of=lambda table: _columns(table, language),
             check_counts=_check_counts,
+            full_rows=_FULL_ROWS,
             number=lambda value: value_html(value, missing=message("table.missing", language)),
         )
     )
@@ -155,10 +160,17 @@ def _environment() -> jinja2.Environment:
 def _columns(table: Table, language: Language) -> list[_Column]:
     cells = list(zip(*table.rows, strict=True)) or [()] * len(table.columns)
     missing = message("table.missing", language)
-    return [
-        _Column(name=name, numeric=is_numeric(column), cells=column_text(column, missing=missing))
-        for name, column in zip(table.columns, cells, strict=True)
-    ]
+    return [_column(name, column, missing) for name, column in zip(table.columns, cells, strict=True)]
+
+
+def _column(name: str, cells: Sequence[Cell], missing: str) -> _Column:
+    words = any(isinstance(cell, str) and _width(cell) > _NARROW for cell in cells)
+    return _Column(name=name, numeric=is_numeric(cells), words=words, cells=column_text(cells, missing=missing))
+
+
+def _width(text: str) -> int:
+    """The width of a text in half-width cells: a Chinese character takes two."""
+    return sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in text)
 
 
 def _check_counts(checks: Sequence[CheckRow]) -> dict[str, int]:
