@@ -41,7 +41,7 @@ def maps_section(story: Story, pictures: dict[str, bytes]) -> Section:
         title=story.say("maps"),
         text=(story.say("maps_text"),),
         figures=tuple(figures),
-        tables=(_top_heads(story),),
+        tables=tuple(_top_heads(story)),
     )
 
 
@@ -57,11 +57,14 @@ def _grid(story: Story, measure: Measure, contrast: str) -> np.ndarray[Any, Any]
     return chosen["estimate"].to_numpy(dtype=float).reshape(len(story.observed.layers), len(story.observed.heads))
 
 
-def _top_heads(story: Story) -> Table:
+def _top_heads(story: Story) -> Iterator[Table]:
+    """The heads with the largest difference; none where no cue word has a control."""
     r = story.results
     chosen = r[(r["measure"] == "attention mass") & (r["contrast"] == CONTRAST) & (r["query"] == "target")].dropna(
         subset=["estimate"]
     )
+    if chosen.empty:
+        return
     best = chosen.sort_values(["estimate", "layer", "head"], ascending=[False, True, True]).head(_TOP_HEADS)
     columns = ("stack", "layer", "head", "mass_cue", "mass_control", "difference", "low", "high", "n")
     rows = [
@@ -71,12 +74,18 @@ def _top_heads(story: Story) -> Table:
         )
         for _, row in best.iterrows()
     ]  # fmt: skip
-    return Table(
+    yield Table(
         caption=story.say("top_heads"),
         columns=tuple(story.say(f"col_{name}") for name in columns),
         rows=tuple(rows),
         source="tables/results.csv",
     )
+
+
+def sentence_sections(story: Story) -> Iterator[Section]:
+    """The viewer; none where no sentence was kept, as --sentences 0 asks for."""
+    if story.observed.target_rows:
+        yield sentences_section(story)
 
 
 def sentences_section(story: Story) -> Section:
@@ -110,6 +119,13 @@ def sentences_section(story: Story) -> Section:
         omitted=len(observed.items) - len(items),
     )
     return Section(key="sentences", title=story.say("sentences"), text=(story.say("sentences_text"),), sentences=maps)
+
+
+def kind_sections(story: Story) -> Iterator[Section]:
+    """Means by kind of case; none where no case has both a cue and a control with a number."""
+    section = kinds_section(story)
+    if any(isinstance(cell, float) for row in section.tables[0].rows for cell in row):
+        yield section
 
 
 def kinds_section(story: Story) -> Section:

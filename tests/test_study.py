@@ -210,6 +210,26 @@ def test_kinds_are_compared_on_cases_with_both_words_only(tmp_path):
     assert re.search(r"– 2 1 0\.\d+ 0\.\d+ ", uncut)
 
 
+def test_where_no_case_has_a_cue_there_is_no_table_of_heads_and_none_of_kinds(tmp_path):
+    cases = [case_of(text, target="苹果", id=text) for text in ("我喜欢苹果", "苹果手机")]
+    without = told(planted_model(), cases, tmp_path / "without")
+    assert attention_story.maps_section(without, {}).tables == ()
+    assert list(attention_story.kind_sections(without)) == []
+    story = told(planted_model(), planted_cases().cases, tmp_path / "with")
+    assert len(attention_story.maps_section(story, {}).tables[0].rows) == 10
+    (kinds,) = attention_story.kind_sections(story)
+    assert sum(row[1] for row in kinds.tables[0].rows) == 12
+
+
+def test_where_no_sentence_was_to_be_kept_there_is_no_viewer(tmp_path):
+    none = told(planted_model(), planted_cases().cases, tmp_path / "none", sentences=0)
+    assert list(attention_story.sentence_sections(none)) == []
+    (some,) = attention_story.sentence_sections(
+        told(planted_model(), planted_cases().cases, tmp_path / "some", sentences=5)
+    )
+    assert len(some.sentences.items) == 5 and some.sentences.omitted == 7
+
+
 def test_the_curve_draws_the_cue_on_the_cases_that_have_a_control(tmp_path):
     model, tokenizer = FAMILIES["bert"](head=False)
     loaded = model_from_parts(model, tokenizer, name="bert")
