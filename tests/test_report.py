@@ -604,7 +604,7 @@ def test_the_page_prints_its_sentence_and_hides_what_cannot_be_clicked_on_paper(
 def table_file(path, *, rows, columns=9):
     """A page whose one table has a number, a Chinese text and columns of short sentences."""
     row = (1, "苹果公司发布了新品，" * 5, *("喜欢 0.250（注意力 10.0 %）、" * 3 for _ in range(columns - 2)))
-    names = tuple(f"列{number}" for number in range(columns))
+    names = tuple(f"影响与注意力的相关{number}" for number in range(columns))
     table = Table(caption="表", columns=names, rows=(row,) * rows)
     path.write_text(render_report([Section(key="s", title="S", tables=(table,))], title="T", language="zh"), "utf-8")
     return path
