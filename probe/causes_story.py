@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from probe.contrasts import FEWEST_UNITS
 from probe.cutsenses import CutSenses
 from probe.experiments.causes import EVERYWHERE
 from probe.figures import layer_curve, png_bytes
@@ -57,14 +58,16 @@ def heads_words(story: Story) -> str:
         return story.say("no_single_heads")
     if not any(one.tested for one in story.scores):
         return story.say("single_heads_thin", fewest=FEWEST_JUDGED)
-    looks_only = [_name(one) for one in strong if one.looks and not one.moves]
+    looks_only = [_name(one) for one in story.scores if one.looks and not one.moves]
     moves_only = [_name(one) for one in story.scores if one.moves and not one.looks]
-    return story.say(
+    text = story.say(
         "single_heads", heads=len(strong), looks=sum(one.looks for one in strong),
         moves=sum(one.moves for one in strong), both=sum(one.looks and one.moves for one in strong),
-        drawn=len(drawn), drawn_moves=sum(one.moves for one in drawn), looks_only=", ".join(looks_only) or "–",
-        moves_only=", ".join(moves_only) or "–",
+        drawn=len(drawn), drawn_moves=sum(one.moves for one in drawn),
     )  # fmt: skip
+    if looks_only:
+        text += story.say("single_looks", names=", ".join(looks_only))
+    return text + (story.say("single_moves", names=", ".join(moves_only)) if moves_only else "")
 
 
 def sense_words_under_cuts(story: Story) -> Iterator[str]:
@@ -73,16 +76,21 @@ def sense_words_under_cuts(story: Story) -> Iterator[str]:
     if found is None:
         return
     place, right = found.position, found.accuracy
+    thin = story.say("under_cuts_thin", fewest=FEWEST_UNITS)
     key = "under_cuts_none" if place.p >= LEVEL else "under_cuts_less" if place.gap.mean < 0 else "under_cuts_more"
     yield story.say(
         "under_cuts", cases=found.cases, plain=_signed(place.plain.mean), cue=_signed(place.cue.mean),
         control=_signed(place.control.mean), right=percent(right.plain.mean), right_cue=percent(right.cue.mean),
         right_control=percent(right.control.mean),
-        verdict=story.say(key if found.tested else "verdict_thin"),
+        units=place.gap.units, verdict=story.say(key) if found.tested else thin,
     )  # fmt: skip
 
 
 def _senses_table(story: Story, found: CutSenses) -> Table:
+    n = found.position.gap.units
+    caption = story.say("senses_cut_table", n=n)
+    if found.tested:
+        caption = story.say("senses_cut_table_p", n=n, p=f"{found.position.p:.3g}")
     names = ("state", "position", "low", "high", "accuracy", "low", "high")
     lines = [("cut_nothing", "plain"), ("cut_control", "control"), ("cut_cue", "cue"), ("cut_gap", "gap")]
     rows = []
@@ -91,7 +99,7 @@ def _senses_table(story: Story, found: CutSenses) -> Table:
         cells = [value for one in both for value in (one.mean, one.low, one.high)]
         rows.append((story.say(key), *(None if np.isnan(cell) else float(cell) for cell in cells)))
     return Table(
-        caption=story.say("senses_cut_table", n=found.position.gap.units, p=f"{found.position.p:.3g}"),
+        caption=caption,
         columns=tuple(story.say(f"col_{name}") for name in names),
         rows=tuple(rows),
         source="tables/results.csv",

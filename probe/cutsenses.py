@@ -24,7 +24,7 @@ class Cut:
     control: Interval
     cue: Interval
     gap: Interval  # cue minus control
-    p: float  # sign flips over cue words, over both numbers
+    p: float  # sign flips over cue words, over both numbers; NaN below FEWEST_UNITS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,8 +65,10 @@ def cut_senses(observed: Observed) -> CutSenses | None:
         return None
     units = [unit for unit, ok in zip(observed.units, known, strict=True) if ok]
     tables = (position[known], accuracy[known])
-    p = flip_tests([unit_means(table[:, 1] - table[:, 2], units)[0] for table in tables], seed=observed.seed).p_max
-    both = [_cut(table, units, float(value), seed=observed.seed) for table, value in zip(tables, p, strict=True)]
+    gaps = [unit_means(table[:, 1] - table[:, 2], units)[0] for table in tables]
+    tested = len(gaps[0]) >= FEWEST_UNITS
+    p = [float(one) for one in flip_tests(gaps, seed=observed.seed).p_max] if tested else [np.nan, np.nan]
+    both = [_cut(table, units, value, seed=observed.seed) for table, value in zip(tables, p, strict=True)]
     return CutSenses(cases=int(known.sum()), position=both[0], accuracy=both[1])
 
 

@@ -137,12 +137,12 @@ MESSAGES: dict[str, Message] = {
         zh="共读 {count} 个例句，其中 {cued} 个标有线索词（{units} 个不同的线索）；模型有 {layers} 个注意力层，每层 {heads} 个头。",
     ),
     "study.neutral": Message(
-        en=" {count} more hold a neutral word in the place of a cue; they stand in minimal groups only.",
-        zh="另有 {count} 个在线索词的位置上是中性词，只用于最小对立组。",
+        en=" Of the others {count} are neutral: the word that they mark is no cue, so they stand beside cues in minimal groups and enter no mean over cues.",
+        zh="其余的例句中有 {count} 个是中性的：它们标出的词不是线索，只在最小对立组中与线索词相比，不计入对线索词的平均。",
     ),
     "study.neutral_one": Message(
-        en=" {count} more holds a neutral word in the place of a cue; it stands in minimal groups only.",
-        zh="另有 {count} 个在线索词的位置上是中性词，只用于最小对立组。",
+        en=" Of the others {count} is neutral: the word that it marks is no cue, so it stands beside cues in minimal groups and enters no mean over cues.",
+        zh="其余的例句中有 {count} 个是中性的：它标出的词不是线索，只在最小对立组中与线索词相比，不计入对线索词的平均。",
     ),
     "study.not_visible": Message(
         en=" In {count} of them the target cannot see the cue: the mask hides later words from it, so there is no number, rather than 0.",
@@ -430,8 +430,8 @@ MESSAGES: dict[str, Message] = {
     "study.col_random_effect": Message(en="random weights: cut", zh="随机权重：切断"),
     "study.col_random_accuracy": Message(en="random weights: accuracy", zh="随机权重：正确率"),
     "study.under_cuts": Message(
-        en="Sense: on the axis from the nearest other sense (−1) to its own (+1), centres from the other groups, the reading word's last state lies at {plain}; with the control's edge cut in every layer at {control}, with the cue's at {cue}. The nearest centre is that of its sense in {right}, {right_control} and {right_cue} of the cases ({cases}): {verdict}.",
-        zh="义项：在从最近的其他义项（−1）到自身义项（+1）的轴上（中心取自其他组），读取词的末层表示位于 {plain}；在每一层切断对照词的边后位于 {control}，切断线索词的边后位于 {cue}。最近的中心属于自身义项的比例依次为 {right}、{right_control} 和 {right_cue}（{cases} 例）：{verdict}。",
+        en="Sense: on the axis from the nearest other sense (−1) to its own (+1), centres from the other groups, the reading word's last state lies at {plain}; with the control's edge cut in every layer at {control}, with the cue's at {cue}. The nearest centre is that of its sense in {right}, {right_control} and {right_cue} (means over {units} cue words, {cases} cases): {verdict}.",
+        zh="义项：在从最近的其他义项（−1）到自身义项（+1）的轴上（中心取自其他组），读取词的末层表示位于 {plain}；在每一层切断对照词的边后位于 {control}，切断线索词的边后位于 {cue}。最近的中心属于自身义项的比例依次为 {right}、{right_control} 和 {right_cue}（对 {units} 个线索词取平均，共 {cases} 例）：{verdict}。",
     ),
     "study.under_cuts_less": Message(
         en="cutting the cue's edge takes more of the sense away", zh="切断线索词的边使义项失去更多"
@@ -441,8 +441,8 @@ MESSAGES: dict[str, Message] = {
     ),
     "study.under_cuts_none": Message(en="no difference can be shown between the two cuts", zh="两种切断之间看不出差异"),
     "study.senses_cut_table": Message(
-        en="The sense under a cut in every layer (n = {n} cue words, p of the difference in place {p})",
-        zh="每一层都切断时的义项（n = {n} 个线索词，位置差异的 p 为 {p}）",
+        en="The sense under a cut in every layer (n = {n} cue words)",
+        zh="每一层都切断时的义项（n = {n} 个线索词）",
     ),
     "study.col_state": Message(en="edge cut", zh="切断的边"),
     "study.col_position": Message(en="on the sense axis", zh="义项轴上的位置"),
@@ -451,12 +451,12 @@ MESSAGES: dict[str, Message] = {
     "study.cut_cue": Message(en="to the cue", zh="到线索词"),
     "study.cut_gap": Message(en="cue − control", zh="线索词减对照词"),
     "study.heads_table": Message(
-        en="The edge cut in single heads, on cue words that did not choose them (n = {n})",
-        zh="只在单个头里切断连边，用未参与挑选的线索词（n = {n}）",
+        en="The edge cut in single heads, on cue words that did not choose them (n = {n}; p is corrected over all heads here, intervals are not)",
+        zh="只在单个头里切断连边，用未参与挑选的线索词（n = {n}；p 对这里所有的头校正，区间未校正）",
     ),
     "study.single_heads": Message(
-        en="Single heads: {heads} were chosen for their mass on one half of the cue words. On the other half {looks} of them give the cue more than the control, in {moves} cutting the edge to the cue moves the reading word more than cutting the control's, {both} do both. Of {drawn} heads drawn at random {drawn_moves} move it. Mass without effect: {looks_only}. Effect without mass: {moves_only}.",
-        zh="单个头：用一半线索词按注意力挑出 {heads} 个头。在另一半上，其中 {looks} 个给线索词的注意力多于对照词；在 {moves} 个头里切断到线索词的边比切断对照词的边更能移动读取词；两者兼有的 {both} 个。随机抽取的 {drawn} 个头中有 {drawn_moves} 个能移动它。有注意力而无效应：{looks_only}。有效应而无注意力：{moves_only}。",
+        en="Single heads: {heads} were chosen for their mass on one half of the cue words. On the other half {looks} of them give the cue more than the control, in {moves} cutting the edge to the cue moves the reading word more than cutting the control's, {both} do both. Of {drawn} heads drawn at random this edge moves it more than the control's in {drawn_moves}.",
+        zh="单个头：用一半线索词按注意力挑出 {heads} 个头。在另一半上，其中 {looks} 个给线索词的注意力多于对照词；在 {moves} 个头里切断到线索词的边比切断对照词的边更能移动读取词；两者兼有的 {both} 个。随机抽取的 {drawn} 个头中，有 {drawn_moves} 个里这条边比对照词的边更能移动它。",
     ),
     "study.single_heads_thin": Message(
         en="Single heads: fewer than {fewest} cue words are left to judge the heads, so no head is said to look or to move.",
@@ -476,10 +476,50 @@ MESSAGES: dict[str, Message] = {
     "study.said_looks": Message(en="disagree: looks, no effect shown", zh="不一致：看，但未见效应"),
     "study.said_moves": Message(en="disagree: moves, no mass shown", zh="不一致：移动，但未见注意力"),
     "study.said_neither": Message(en="agree: neither shown", zh="一致：两者都未见"),
+    "study.why_all_neutral": Message(
+        en="every case that marks a word is said to be neutral",
+        zh="凡标出词的例句都标为中性",
+    ),
+    "study.under_cuts_thin": Message(
+        en="fewer than {fewest} cue words, so no difference is claimed",
+        zh="线索词少于 {fewest} 个，不断言差异",
+    ),
+    "study.senses_cut_table_p": Message(
+        en="The sense under a cut in every layer (n = {n} cue words; cue against control: p = {p} on the axis)",
+        zh="每一层都切断时的义项（n = {n} 个线索词；线索词对对照词：轴上位置的 p = {p}）",
+    ),
+    "study.single_looks": Message(
+        en=" Mass and cause disagree: mass without effect shown in (layer.head) {names}.",
+        zh="注意力与因果不一致：有注意力而未见效应的头（层.头）：{names}。",
+    ),
+    "study.single_moves": Message(
+        en=" Effect without mass shown in (layer.head) {names}.",
+        zh="有效应而未见注意力的头（层.头）：{names}。",
+    ),
+    "study.reference_as_high": Message(
+        en=" Random weights tell the senses apart as well as this model here ({random} against {own}): the words around the target are enough.",
+        zh="在这里随机权重区分义项的能力不低于本模型（{random} 对 {own}）：目标词周围的词已经足够。",
+    ),
+    "study.random_weights": Message(
+        en="random weights, seed {seed}",
+        zh="随机权重，种子 {seed}",
+    ),
+    "senses.controls": Message(
+        en="香蕉 and 华为手机 are controls in which no sense changes: heads that also stand out there tell words apart, not senses.",
+        zh="“香蕉”和“华为手机”是义项不变的对照：在那里也突出的头区分的是词，不是义项。",
+    ),
+    "senses.to_cue": Message(
+        en="target → cue",
+        zh="目标词 → 线索词",
+    ),
+    "senses.to_target": Message(
+        en="cue → target",
+        zh="线索词 → 目标词",
+    ),
     "study.reference": Message(en="Beside random weights", zh="与随机权重并列"),
     "study.reference_text": Message(
-        en="The same numbers, on the same cases, for this model and for one of the same shape whose weights were drawn at random: one draw, an effect size and no test.",
-        zh="在同样的例句上，本模型与一个结构相同、权重随机的模型的同样数值：只抽取一次，是效应大小，不是检验。",
+        en="The same numbers on the same {cases} cases, whole groups spread over the set, for this model and for one of the same shape whose weights were drawn at random: one draw, an effect size and no test. Fewer cases than above give other numbers than above.",
+        zh="在同样的 {cases} 个例句上（整组抽取，遍布全集），本模型与一个结构相同、权重随机的模型的同样数值：只抽取一次，是效应大小，不是检验。例句比上文少时，数值与上文不同。",
     ),
     "study.reference_table": Message(en="Effect sizes beside random weights", zh="与随机权重并列的效应大小"),
     "study.col_model": Message(en="model", zh="模型"),
@@ -514,8 +554,8 @@ MESSAGES: dict[str, Message] = {
         zh="切断边的影响，是读取词末层状态在有边与无边时的距离除以状态的长度。这是精确的：该行去掉这条边后重新做 softmax。",
     ),
     "study.reading_interval": Message(
-        en="Intervals are 95 % bootstraps over cue words: sentences with the same cue are averaged first. They hold for this model and these sentences.",
-        zh="区间是对线索词做的 95 % 自助法区间：线索词相同的句子先取平均。区间只对这个模型和这些句子成立。",
+        en="Intervals are 95 % bootstraps over cue words: sentences with the same cue are averaged first, a case without a cue counts by itself; sense accuracy in states goes by groups. They hold for this model and these sentences.",
+        zh="区间是 95 % 自助法区间，单元是线索词：线索词相同的句子先取平均，没有线索词的例句各算一个；表示中的义项正确率按组计算。区间只对这个模型和这些句子成立。",
     ),
     "study.reading_control": Message(
         en="The matched control has as many tokens as the cue and stands at about the same distance, yet it is another word in another slot. A random model also shows heads that differ between two words, so a difference in mass is no proof that a head reads cues.",
@@ -651,8 +691,8 @@ MESSAGES: dict[str, Message] = {
         zh="更关注线索词而非中性词的头（对所有头、{directions} 个方向和全部对比做 max-T 校正，每项 {total} 个头）：{hits}。不校正的检验会报出 {uncorrected} 个。",
     ),
     "senses.states": Message(
-        en="Senses in the states ({readout}): nearest centroid with one group left out is right at {best} at state layer {layer} ({cases} cases, {senses} senses, groups weighted alike), {first} at the embedding and {last} at the last layer. Without any state: {context} from the mean embedding of the other words, {neighbours} from the two characters beside the target, {frequent} from always guessing the word's most frequent sense, known in advance.",
-        zh="状态中的义项（{readout}）：留出一组的最近质心法在第 {layer} 个状态层的正确率为 {best}（{cases} 个例句，{senses} 个义项，各组等权），嵌入层为 {first}，最后一层为 {last}。不用状态时：其他词的平均嵌入 {context}，目标词两侧的两个字 {neighbours}，总猜该词最常见的义项（事先已知）{frequent}。",
+        en="Senses in the states ({readout}): nearest centroid with one group left out is right at {last} at the last layer, {first} at the embedding and at most {best} (state layer {layer}, picked after the fact; {cases} cases, {senses} senses, groups weighted alike). Without any state: {context} from the mean embedding of the other words, {neighbours} from the two characters beside the target, {frequent} from always guessing the word's most frequent sense, known in advance.",
+        zh="状态中的义项（{readout}）：留出一组的最近质心在末层的正确率为 {last}，嵌入层 {first}，最高 {best}（状态层 {layer}，事后挑出；{cases} 例，{senses} 个义项，各组权重相同）。不看任何状态：用其他词的平均嵌入 {context}，用目标词两侧的字 {neighbours}，总是猜该词最常见的义项（事先已知）{frequent}。",
     ),
     "senses.states_invisible": Message(
         en="Senses in the states: not visible. The states at {readout} are the same in all cases{cause}, so no accuracy is given.",
@@ -711,8 +751,8 @@ MESSAGES: dict[str, Message] = {
         zh="最小对立组中的头与因果",
     ),
     "senses.contrasts_text": Message(
-        en="A group is one carrier sentence with a cue or with a neutral word of its own in one slot. The unit is the cue word. p is two-sided, from sign flips, and holds over every head, direction and contrast printed here (max-T); heads below {level} may be claimed. 香蕉 and 华为手机 are controls in which no sense changes: heads that also stand out there tell words apart, not senses.",
-        zh="一组是同一个句子框架，同一位置填入线索词或它自己的中性词。单元是线索词。p 为双侧，来自符号翻转，对这里列出的所有头、方向和对比同时成立（max-T）；低于 {level} 的头才可以声称。“香蕉”和“华为手机”是义项不变的对照：在那里也突出的头区分的是词，不是义项。",
+        en="A group is one carrier sentence with a cue or with a neutral word of its own in one slot. The unit is the cue word. p is two-sided, from sign flips, and holds over every head, direction and contrast printed here (max-T); heads below {level} may be claimed.",
+        zh="一组是同一个句子框架，同一位置填入线索词或它自己的中性词。单元是线索词。p 为双侧，来自符号翻转，对这里列出的所有头、方向和对比同时成立（max-T）；低于 {level} 的头才可以声称。",
     ),
     "senses.thin": Message(
         en="Too few cue words to claim a head (fewer than {fewest}), so described without a p: {names}.",

@@ -6,15 +6,16 @@ from pathlib import PurePosixPath
 
 import numpy as np
 
-from probe.attention_story import crossed_sections, kinds_section, maps_section, sentences_section
+from probe.attention_story import crossed_sections, kind_sections, maps_section, sentence_sections
 from probe.cases import CaseSet, load_cases, shipped_sets
 from probe.causes_story import causes_section
 from probe.experiments.readings import cases_to_read
 from probe.models_story import side_by_side
+from probe.polysemy import EffectSizes
 from probe.polysemy_story import sense_sections
 from probe.readings_story import reading_sections
 from probe.report import PICTURES, Section, Table
-from probe.story import Page, Story
+from probe.story import Page, Story, only_readings, percent
 from probe.summary_story import summary_section
 
 
@@ -55,12 +56,12 @@ def _sections(story: Story, pictures: dict[str, bytes]) -> list[Section]:
     items = story.observed.items
     return [
         summary_section(story),
-        causes_section(story, pictures),
+        *([] if only_readings(story) else [causes_section(story, pictures)]),
         *sense_sections(story.polysemy, pictures),
         *reading_sections(story.readings, story.language, total=len(cases_to_read(items, len(items)))),
         maps_section(story, pictures),
-        sentences_section(story),
-        kinds_section(story),
+        *sentence_sections(story),
+        *kind_sections(story),
         *crossed_sections(story),
         *_reference(story),
         _checks(story),
@@ -94,16 +95,30 @@ def _reference(story: Story) -> Iterator[Section]:
     if not story.reference:
         return
     names = ("model", "effect_cue", "effect_control", "slot_gap", "mass_cue", "mass_control", "accuracy")
-    rows = tuple(
-        (one.model, *(None if np.isnan(value) else value for value in (
+    rows = []
+    for one in story.reference:
+        numbers = (
             one.effect_cue, one.effect_control, one.slot_gap, one.mass_cue, one.mass_control, one.accuracy,
-        )))
-        for one in story.reference
-    )  # fmt: skip
+        )  # fmt: skip
+        rows.append((_reference_name(story, one), *(None if np.isnan(value) else value for value in numbers)))
+    if all(cell is None for row in rows for cell in row[1:]):
+        return
+    own, twin = story.reference[0], story.reference[-1]
+    text = story.say("reference_text", cases=own.cases)
+    if twin is not own and twin.accuracy >= own.accuracy:
+        text += story.say("reference_as_high", random=percent(twin.accuracy), own=percent(own.accuracy))
     table = Table(
-        caption=story.say("reference_table"), columns=tuple(story.say(f"col_{name}") for name in names), rows=rows
+        caption=story.say("reference_table"),
+        columns=tuple(story.say(f"col_{name}") for name in names),
+        rows=tuple(rows),
     )
-    yield Section(key="reference", title=story.say("reference"), text=(story.say("reference_text"),), tables=(table,))
+    yield Section(key="reference", title=story.say("reference"), text=(text,), tables=(table,))
+
+
+def _reference_name(story: Story, one: EffectSizes) -> str:
+    if one is story.reference[0]:
+        return one.model
+    return story.say("random_weights", seed=story.observed.seed)
 
 
 def _checks(story: Story) -> Section:

@@ -336,6 +336,7 @@ class EffectSizes:
     """A few numbers of one model on some cases, to stand beside those of another; NaN where there is none."""
 
     model: str
+    cases: int
     mass_cue: float
     mass_control: float
     effect_cue: float
@@ -352,6 +353,7 @@ def effect_sizes(observed: Observed, states: SenseStates | None) -> EffectSizes:
     paired = None if cuts is None else ~np.isnan(cuts.cue[:, 0] - cuts.control[:, 0])
     return EffectSizes(
         model=observed.model,
+        cases=len(observed.items),
         mass_cue=_mean(mass[~both]),
         mass_control=_mean(control[~both]),
         effect_cue=_mean(cuts.cue[paired, 0]) if cuts is not None else np.nan,

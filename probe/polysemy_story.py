@@ -123,6 +123,8 @@ def _why_no_states(found: Polysemy) -> str:
 
 def _contrasts(found: Polysemy) -> Section:
     text = [found.say("contrasts_text", level=_LEVEL)]
+    if {"banana", "huawei"} & {one.contrast for one in found.heads}:  # of the shipped set
+        text.append(found.say("controls"))
     thin = sorted({one.contrast for one in found.heads if not one.tested})
     if thin:
         text.append(found.say("thin", names=_list(thin), fewest=FEWEST_UNITS))
@@ -153,7 +155,7 @@ def _contrasts(found: Polysemy) -> Section:
 
 def _head_row(found: Polysemy, one: HeadContrast) -> tuple[str | float | int | None, ...]:
     place = best_head(one)
-    direction = "target → cue" if one.measure.query == "target" else "cue → target"
+    direction = found.say("to_cue" if one.measure.query == "target" else "to_target")
     claimed, uncorrected = (int((p < _LEVEL).sum()) if one.tested else None for p in (one.p_max, one.test.p))
     start = (one.contrast, direction, len(one.units), claimed, uncorrected)
     if place is None:

@@ -101,7 +101,12 @@ def why_no_cuts(story: Story) -> str:
     if not story.observed.cut_cases:
         return story.say("why_no_cue")
     if story.observed.neutral[list(story.observed.cut_cases)].all():
-        return story.say("why_no_cue")
+        return story.say("why_all_neutral")
     if story.observed.cuts is None:
         return story.route.reason or "--no-cut"
     return story.say("why_no_length") if np.isnan(story.observed.cuts.cue[:, 0]).all() else ""
+
+
+def only_readings(story: Story) -> bool:
+    """Whether no case has a cue whose edge could be cut, and what the targets read was found out instead."""
+    return bool(story.readings) and not story.observed.cut_cases

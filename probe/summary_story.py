@@ -18,7 +18,7 @@ from probe.findings import (
 from probe.polysemy_story import sense_words
 from probe.readings_story import reading_words
 from probe.report import Section
-from probe.story import Story, percent, points, verdict, why_no_cuts
+from probe.story import Story, only_readings, percent, points, verdict, why_no_cuts
 from probe.strongest import strongest_head
 
 
@@ -63,6 +63,8 @@ def _what_was_read(story: Story) -> str:
 
 
 def _cause_words(story: Story) -> Iterator[str]:
+    if only_readings(story):
+        return
     cuts, why_not = story.observed.cue_cuts, why_no_cuts(story)
     if cuts is None or why_not:
         yield story.say("no_cuts", reason=why_not)
