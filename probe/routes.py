@@ -46,7 +46,7 @@ def route_of(loaded: LoadedModel) -> Route:
     if tapped and (not eager or set(tapped) == set(eager)):
         return Route(path="tap", layers=_ordered(tapped), heads=_one_head_count(loaded, tapped), reason="")
     if eager:
-        _check_same_function(loaded)
+        _check_same_function(loaded, _ordered(eager)[0])
         why = reason or f"the tap saw {len(tapped)} of {len(eager)} softmax layers of {_kind(loaded)}"
         return Route(path="eager", layers=_ordered(eager), heads=_one_head_count(loaded, eager), reason=why)
     raise ModelError(f"{loaded.name}: no attention rows can be had from {_kind(loaded)}: {refusal or reason}")
@@ -113,25 +113,39 @@ def eager_maps(
         return _label_maps(loaded, reported, seen), output
 
 
-def _check_same_function(loaded: LoadedModel) -> None:
+def _check_same_function(loaded: LoadedModel, first: Layer) -> None:
     """Refuse a model whose eager attention, whence the maps come, is not what the model computes by itself.
 
-    transformers' eager Falcon adds ALiBi twice, its SDPA once; a longer text makes such terms large.
+    transformers' eager Falcon adds ALiBi twice, its SDPA once. Compared on what the first layer's attention puts out,
+    where both runs still have the same input, and on many different tokens far apart, which makes such terms large.
     """
     if loaded.backbone.config._attn_implementation == "eager":
         return
     length = min(loaded.max_positions or _LONGER, _LONGER)
-    batch = batch_for(loaded, [(_some_ids(loaded) * length)[:length]])
-    with torch.inference_mode():
-        own = loaded.backbone(**batch, **_no_cache(loaded))[0].float()
-        with _eagerly(loaded.backbone):
-            eager = loaded.backbone(**batch, output_attentions=True, **_no_cache(loaded))[0].float()
+    step = loaded.backbone.get_input_embeddings().weight.shape[0] // length
+    batch = batch_for(loaded, [[place * step for place in range(length)]])
+    own = _output_of(loaded, first, batch)
+    with _eagerly(loaded.backbone):
+        eager = _output_of(loaded, first, batch, output_attentions=True)
     differ = float(((own - eager).norm(dim=-1) / own.norm(dim=-1)).max())
     if not differ <= (1e-3 if loaded.dtype == torch.float32 else 5e-2):  # a NaN is no agreement
         raise ModelError(
-            f"{loaded.name}: its eager attention is another function than the model's own (states differ by "
-            f"{differ:.0%}), so the maps of {_kind(loaded)} are not what it computes"
+            f"{loaded.name}: eager {_kind(loaded)} computes another function than the model does by itself, in "
+            f"{first.module} already: its maps are not the model's"
         )
+
+
+def _output_of(loaded: LoadedModel, layer: Layer, batch: dict[str, Tensor], **settings: bool) -> Tensor:
+    """What one attention module puts out, [batch, token, dim]."""
+    found: list[Tensor] = []
+    (module,) = (m for m in loaded.backbone.modules() if getattr(m, "_cijing_layer", None) == layer)
+    hook = module.register_forward_hook(lambda module, args, output: found.append(output[0].float()))
+    try:
+        with torch.inference_mode():
+            loaded.backbone(**batch, **settings, **_no_cache(loaded))
+    finally:
+        hook.remove()
+    return found[0]
 
 
 def _check_shapes(loaded: LoadedModel, reported: Sequence[Tensor], length: int) -> None:

@@ -108,7 +108,9 @@ class RowRequest:
         if depths:
             layer = Layer(layer.stack, len(self.seen), layer.module)
             if layer.index >= depths:
-                raise TapError(f"{layer.module} was called more than {depths} times: make a new RowRequest for each pass")
+                raise TapError(
+                    f"{layer.module} was called more than {depths} times: make a new RowRequest for each pass"
+                )
         self.seen.add(layer)
         return layer
 

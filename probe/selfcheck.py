@@ -180,7 +180,10 @@ def _rows_equal_eager_end_to_end(evidence: _Evidence) -> Iterator[CheckItem]:
     bound = max(4 * states_differ, 1e-6) + rounding
     why = f"4 × the largest eager–SDPA difference of a state ({states_differ:.1e})"
     yield _compared(
-        name, _largest(rows_gaps), bound, why + (f" + eager's own rounding of a row ({rounding:.1e})" if rounding else "")
+        name,
+        _largest(rows_gaps),
+        bound,
+        why + (f" + eager's own rounding of a row ({rounding:.1e})" if rounding else ""),
     )
 
 

@@ -180,7 +180,7 @@ FAMILIES: tuple[Family, ...] = (
         "Falcon, ALiBi",
         "Falcon",
         {**_FALCON, "alibi": True, "multi_query": False, "parallel_attn": False},
-        "its eager attention is another function than the model's own",
+        "computes another function than the model does by itself",
     ),
     _tapped("Llama", "Llama", _QV, _DECODER, "grouped keys"),
     _tapped("Mistral", "Mistral", _QV, {**_DECODER, "sliding_window": 4}, "window"),
@@ -272,7 +272,7 @@ def build(family: Family) -> Any:
         for name, weight in model.named_parameters():
             # T5 draws its queries narrow; families with sinks draw them near zero
             if family.sizes is _T5 and name.endswith((".q.weight", ".k.weight", "relative_attention_bias.weight")):
-                weight.normal_(0.0, SPREAD * 1.5)
+                weight.normal_(0.0, SPREAD)
             elif name.endswith(".sinks"):
                 weight.normal_(0.0, 2.0)
     return model
@@ -319,7 +319,7 @@ def table() -> str:
         "|---|---|---|---|---|---|",
     ]
     cells = {
-        "tap": "tap | ≤ 1e-6 | ≤ 1e-5 | exact",
+        "tap": "tap | ≤ 1e-6 | ≤ 2e-5 | exact",
         "eager": "eager | eager's own | the same run | refused",
         "refused": "refused | – | – | –",
     }

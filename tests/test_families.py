@@ -17,7 +17,7 @@ from probe.selfcheck import check_model
 from tests.family_zoo import FAMILIES, exists, found_of, load, route, table, tokenizer_of, written_table
 
 LOCAL = 1e-6  # rows against the family's own formula, on the same query and key
-END_TO_END = 1e-5  # rows against eager's, fp32; the self-check's own bound is asked as well
+END_TO_END = 2e-5  # rows against eager's, fp32; the self-check's own bound is asked as well
 TEXTS = ("我喜欢苹果但讨厌梨子", "苹果手机")
 QUERY = 4  # of the shorter text
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -121,7 +121,7 @@ def formula(call, dtype=torch.float32):
         mask = torch.zeros(mask.shape, dtype=dtype).masked_fill(~mask, torch.finfo(dtype).min)
     named = {"position_bias": terms.position_bias, "softcap": terms.softcap, "s_aux": terms.sinks}
     given = {name: term for name, term in named.items() if term is not None}
-    return eager(call.module, query, key, value, mask, scaling=terms.scaling, dropout=0.0, **given)[1].float()
+    return eager(call.module, query, key, value, mask, scaling=terms.scaling, dropout=0.0, **given)[1]
 
 
 def gap(one, other, batch):
@@ -165,7 +165,8 @@ def test_rows_are_eagers_own_and_the_output_stays(family, padding, dtype, lora):
     if found.path == "eager":
         forward = forward_rows(loaded, found, batch.inputs, RowRequest(batch.rows()), states=True)
         assert largest_gap([forward.rows[layer] for layer in found.layers], maps, batch) == 0.0
-        assert states_differ <= (1e-5 if dtype == "fp32" else 0.1)
+        size = max(float(state.abs().max()) for state in plain)
+        assert states_differ <= (1e-5 if dtype == "fp32" else 0.05) * size
         return
     rows, calls, output = tapped(loaded, batch)
     assert list(calls) == list(rows) and set(rows) == set(found.layers)
@@ -249,7 +250,7 @@ def test_a_cut_edge_is_exact_or_refused(family, padding, dtype, lora):
         layer = next(layer for layer in found.layers if layer.stack == stack)
         cut = cut_of(layer, batch, rows[layer])
         new_rows, new_calls, new_output = tapped(loaded, batch, edits=[cut.edit])
-        check_layer(cut, rows[layer], new_rows[layer], calls[layer], new_calls[layer], batch)
+        check_layer(cut, new_rows[layer], calls[layer], new_calls[layer], batch)
         after = states_of(new_output)
         if cut.item:
             first = batch.real(0)
@@ -261,13 +262,13 @@ def test_a_cut_edge_is_exact_or_refused(family, padding, dtype, lora):
             assert differ <= 8 * rounding + 0.1
 
 
-def check_layer(cut, rows, new_rows, call, new_call, batch):
+def check_layer(cut, new_rows, call, new_call, batch):
     """In the edited layer query and key are those of the plain run: row and output are known to rounding."""
-    expected = rows[cut.item, :, QUERY].clone()
+    expected = formula(call, torch.float64)[cut.item, :, cut.row].clone()
     sink = 0.0 if call.terms.sinks is None else 1 - expected.sum(-1)
     expected[:, cut.column] = 0.0
     new = new_rows[cut.item, :, QUERY]
-    assert (new - expected / (expected.sum(-1) + sink)[:, None]).abs().max() <= 2 * LOCAL
+    assert (new - expected / (expected.sum(-1) + sink)[:, None]).abs().max() <= LOCAL
     groups = call.query.shape[1] // call.value.shape[1]
     values = call.value[cut.item].float().repeat_interleave(groups, 0)
     was, now = call.output.clone(), new_call.output
