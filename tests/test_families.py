@@ -76,7 +76,7 @@ def run(loaded, batch, **settings):
 
 def states_of(output):
     names = ("hidden_states", "encoder_hidden_states", "decoder_hidden_states")
-    return [state for name in names for state in getattr(output, name, None) or ()]
+    return [output[0], *(state for name in names for state in getattr(output, name, None) or ())]
 
 
 @contextmanager
@@ -125,13 +125,12 @@ def formula(call, dtype=torch.float32):
 
 
 def gap(one, other, batch):
-    """Largest difference over the real tokens of a batch: of rows [batch, head, query, key] with maps, or of states."""
+    """Largest difference over the real tokens of a batch, of states or of rows [batch, head, query, key] with maps."""
     worst = 0.0
     for item, length in enumerate(batch.lengths):
         real = batch.real(item)
-        if one.dim() == 4:  # rows stand at the front, maps where their tokens stand
-            theirs = other[item, :, real] if other.shape[2] != one.shape[2] or batch.starts[item] else other[item]
-            difference = one[item, :, :length].float() - theirs[:, :length].float()
+        if one.dim() == 4:  # rows begin with the text's first token, maps with the padding
+            difference = one[item, :, :length] - other[item, :, real]
         else:
             difference = one[item, real].float() - other[item, real].float()
         assert torch.isfinite(difference).all()
