@@ -79,6 +79,21 @@ def check_attention(backbone: Any, name: str) -> None:
         raise ModelError(
             f"{name} ({type(backbone).__name__}) has no attention to look at: {reason}; choose a transformer"
         )
+    sparse = _without_token_columns(backbone)
+    if sparse:
+        raise ModelError(f"{name} ({type(backbone).__name__}) {sparse}")
+
+
+def _without_token_columns(backbone: Any) -> str | None:
+    """Why a family's maps are no query × key maps of the text at every length, or None."""
+    if getattr(backbone.config, "attention_window", None) is not None:  # at length window + 1 the shapes would agree
+        return "has maps of a window around each query, not query × key: its columns are no tokens of the text"
+    if any(getattr(module, "attention_type", None) == "block_sparse" for module in backbone.modules()):
+        return (
+            "computes block-sparse attention and turns itself into another model (full attention) at the first short "
+            "text: set attention_type to original_full before"
+        )
+    return None
 
 
 def max_positions_of(backbone: Any) -> int | None:

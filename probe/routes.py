@@ -13,6 +13,7 @@ from probe.models import LoadedModel
 from probe.rowtap import Layer, RowRequest, label_modules, switch_implementation, tap, why_not_tappable
 
 Path = Literal["tap", "eager"]
+_LONGER = 48  # tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +46,7 @@ def route_of(loaded: LoadedModel) -> Route:
     if tapped and (not eager or set(tapped) == set(eager)):
         return Route(path="tap", layers=_ordered(tapped), heads=_one_head_count(loaded, tapped), reason="")
     if eager:
+        _check_same_function(loaded, _ordered(eager)[0])
         why = reason or f"the tap saw {len(tapped)} of {len(eager)} softmax layers of {_kind(loaded)}"
         return Route(path="eager", layers=_ordered(eager), heads=_one_head_count(loaded, eager), reason=why)
     raise ModelError(f"{loaded.name}: no attention rows can be had from {_kind(loaded)}: {refusal or reason}")
@@ -107,7 +109,52 @@ def eager_maps(
             for hook in hooks:
                 hook.remove()
         reported = [maps for maps in _reported(output) if maps is not None]
+        _check_shapes(loaded, reported, batch["input_ids"].shape[1])
         return _label_maps(loaded, reported, seen), output
+
+
+def _check_same_function(loaded: LoadedModel, first: Layer) -> None:
+    """Refuse a model whose eager attention, whence the maps come, is not what the model computes by itself.
+
+    transformers' eager Falcon adds ALiBi twice, its SDPA once. Compared on what the first layer's attention puts out,
+    where both runs still have the same input, and on many different tokens far apart, which makes such terms large.
+    """
+    if loaded.backbone.config._attn_implementation == "eager":
+        return
+    length = min(loaded.max_positions or _LONGER, _LONGER)
+    step = loaded.backbone.get_input_embeddings().weight.shape[0] // length
+    batch = batch_for(loaded, [[place * step for place in range(length)]])
+    own = _output_of(loaded, first, batch)
+    with _eagerly(loaded.backbone):
+        eager = _output_of(loaded, first, batch, output_attentions=True)
+    differ = float(((own - eager).norm(dim=-1) / own.norm(dim=-1)).max())
+    if not differ <= (1e-3 if loaded.dtype == torch.float32 else 5e-2):  # a NaN is no agreement
+        raise ModelError(
+            f"{loaded.name}: eager {_kind(loaded)} computes another function than the model does by itself, in "
+            f"{first.module} already: its maps are not the model's"
+        )
+
+
+def _output_of(loaded: LoadedModel, layer: Layer, batch: dict[str, Tensor], **settings: bool) -> Tensor:
+    """What one attention module puts out, [batch, token, dim]."""
+    found: list[Tensor] = []
+    (module,) = (m for m in loaded.backbone.modules() if getattr(m, "_cijing_layer", None) == layer)
+    hook = module.register_forward_hook(lambda module, args, output: found.append(output[0].float()))
+    try:
+        with torch.inference_mode():
+            loaded.backbone(**batch, **settings, **_no_cache(loaded))
+    finally:
+        hook.remove()
+    return found[0]
+
+
+def _check_shapes(loaded: LoadedModel, reported: Sequence[Tensor], length: int) -> None:
+    """Refuse maps of another kind, such as a window around each query (Longformer): their columns are no tokens."""
+    odd = [tuple(maps.shape) for maps in reported if tuple(maps.shape[-2:]) != (length, length)]
+    if odd:
+        raise ModelError(
+            f"{loaded.name}: the maps of {_kind(loaded)} are not query × key: {odd[0]} for {length} tokens"
+        )
 
 
 def _label_maps(
@@ -116,22 +163,17 @@ def _label_maps(
     owners: dict[int, nn.Module] = {}
     for module, tensor in seen:  # innermost modules fire first
         owners.setdefault(id(tensor), module)
+    owned = [owners.get(id(maps)) for maps in reported]
+    shared = len(set(map(id, owned))) < len(owned)
     labels: dict[Layer, Tensor] = {}
-    for maps in reported:
-        owner = owners.get(id(maps))
+    for maps, owner in zip(reported, owned, strict=True):
         if owner is None:
             raise ModelError(f"{loaded.name}: the attention maps of {_kind(loaded)} cannot be tied to its modules")
         layer: Layer = owner._cijing_layer  # type: ignore[assignment]
-        shared = sum(other.module == layer.module for other in labels)
-        if shared or _is_shared(owners, reported, owner):
-            layer = Layer(layer.stack, shared, layer.module)
+        if shared:  # a module that serves several layers (ALBERT) has no number of its own: its calls are counted
+            layer = Layer(layer.stack, sum(other.stack == layer.stack for other in labels), layer.module)
         labels[layer] = maps
     return labels
-
-
-def _is_shared(owners: dict[int, nn.Module], reported: Sequence[Tensor], owner: nn.Module) -> bool:
-    """Whether one module serves several layers (ALBERT): then its calls are counted, not its number read."""
-    return sum(owners.get(id(maps)) is owner for maps in reported) > 1
 
 
 def _reported(output: Any) -> list[Tensor | None]:
@@ -143,16 +185,21 @@ def _reported(output: Any) -> list[Tensor | None]:
 
 @contextlib.contextmanager
 def _eagerly(backbone: Any) -> Iterator[None]:
-    """Switch to eager where the family can be switched; the others compute their own attention anyway."""
-    if not backbone._can_set_attn_implementation():
-        yield
-        return
+    """Switch to eager; families with attention of their own read the setting at each call, or not at all.
+
+    Falcon left with SDPA's setting would add SDPA's boolean mask to its scores: every later token would be seen.
+    """
     previous = backbone.config._attn_implementation
-    switch_implementation(backbone, "eager")
+    switch = switch_implementation if backbone._can_set_attn_implementation() else _set_implementation
+    switch(backbone, "eager")
     try:
         yield
     finally:
-        switch_implementation(backbone, previous)
+        switch(backbone, previous)
+
+
+def _set_implementation(backbone: Any, name: str) -> None:
+    backbone.config._attn_implementation = name
 
 
 def _eager_layers(loaded: LoadedModel, batch: dict[str, Tensor]) -> tuple[dict[Layer, int], str]:
@@ -160,10 +207,6 @@ def _eager_layers(loaded: LoadedModel, batch: dict[str, Tensor]) -> tuple[dict[L
         maps, _ = eager_maps(loaded, batch)
     except (ModelError, TypeError, ValueError, NotImplementedError) as error:
         return {}, str(error).splitlines()[0]
-    length = batch["input_ids"].shape[1]
-    odd = {layer.module: tuple(m.shape) for layer, m in maps.items() if tuple(m.shape[-2:]) != (length, length)}
-    if odd:
-        return {}, f"its maps are not query × key ({next(iter(odd.items()))})"
     return {layer: m.shape[1] for layer, m in maps.items()}, "" if maps else "it returns no attention"
 
 

@@ -103,6 +103,17 @@ class RowRequest:
             and (edit.stacks is None or layer.stack in edit.stacks)
         )
 
+    def place(self, layer: Layer, *, depths: int) -> Layer:
+        """The layer that a call belongs to: where one module serves several depths (ALBERT), calls are counted."""
+        if depths:
+            layer = Layer(layer.stack, len(self.seen), layer.module)
+            if layer.index >= depths:
+                raise TapError(
+                    f"{layer.module} was called more than {depths} times: make a new RowRequest for each pass"
+                )
+        self.seen.add(layer)
+        return layer
+
     def keep(self, layer: Layer, rows: Tensor) -> None:
         """Store the rows of one call; a recompute during backward replaces what the forward pass stored."""
         calls = self.calls.setdefault(layer, [])
@@ -110,7 +121,7 @@ class RowRequest:
             if not _inside_backward():
                 raise TapError(
                     f"layer {layer.module} was called twice in one forward pass (shared weights, or a request used "
-                    "twice): make a new RowRequest for each pass; models that share a layer take the eager path"
+                    "twice): make a new RowRequest for each pass"
                 )
             calls.clear()
         calls.append(rows)
@@ -297,8 +308,7 @@ def _serve(
     dropout: float,
 ) -> Tensor:
     """Fill the request with this layer's rows; return the output, edited where the request says so."""
-    layer = layer_of(module)
-    request.seen.add(layer)
+    layer = request.place(layer_of(module), depths=getattr(module, "_cijing_depths", 0))
     edits = request.edits_of(layer)
     if edits and dropout > 0.0:
         raise TapError("edits are for evaluation: call model.eval() first, dropout would act on unedited rows only")
@@ -376,11 +386,13 @@ def label_modules(model: nn.Module) -> None:
     kind = kind_of(root)
     prefix = getattr(root, "base_model_prefix", "")
     own = f"{prefix}." if prefix and hasattr(root, prefix) else ""
+    depths = _shared_depths(root.config)
     for name, module in root.named_modules():
         canonical = name.removeprefix(own)
         module._cijing_name = name
         module._cijing_layer = Layer(stack_of(root, module, canonical, kind=kind), _index(canonical), canonical)
         module._cijing_sdpa = bool(getattr(root, "_supports_sdpa", True))
+        module._cijing_depths = depths
 
 
 def stack_of(root: Any, module: nn.Module, name: str, *, kind: Kind) -> Stack:
@@ -391,6 +403,12 @@ def stack_of(root: Any, module: nn.Module, name: str, *, kind: Kind) -> Stack:
         return "decoder" if name.startswith("decoder") else "encoder"
     causal = getattr(module, "is_causal", kind == "decoder")
     return "decoder" if causal else "encoder"
+
+
+def _shared_depths(config: Any) -> int:
+    """How many layers are served by fewer modules (ALBERT's groups), 0 where each layer has modules of its own."""
+    depths = int(getattr(config, "num_hidden_layers", 0) or 0)
+    return depths if getattr(config, "num_hidden_groups", depths) < depths else 0
 
 
 def _index(name: str) -> int:

@@ -91,6 +91,25 @@ def test_models_that_read_no_text_or_do_not_attend_are_refused_with_the_reason()
         check_attention(rwkv, "toy")
 
 
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        (lambda: transformers.LongformerModel(transformers.LongformerConfig(**SMALL, attention_window=8)), "window"),
+        (lambda: transformers.BigBirdModel(transformers.BigBirdConfig(**SMALL)), "original_full before"),
+    ],
+    ids=["window", "block-sparse"],
+)
+def test_models_whose_maps_are_no_whole_maps_are_refused_with_the_reason(model, says):
+    with pytest.raises(ModelError, match=says):
+        check_attention(model(), "mine")
+
+
+def test_a_model_that_left_block_sparse_attention_is_taken():
+    model = transformers.BigBirdModel(transformers.BigBirdConfig(**SMALL))
+    model.set_attention_type("original_full")
+    check_attention(model.eval(), "mine")
+
+
 def test_a_tokenizer_that_makes_no_tokens_is_refused():
     from tokenizers import Tokenizer, models
 

@@ -221,7 +221,7 @@ def test_a_layer_shared_by_all_depths_is_counted_by_its_calls():
     )  # fmt: skip
     model = model_from_parts(transformers.AlbertModel(config).eval(), tokenizer, name="tiny albert")
     one = next(iter(capture(model, cases()[:1])))
-    assert one.path == "eager" and [layer.index for layer in one.layers] == [0, 1, 2]
+    assert one.path == "tap" and [layer.index for layer in one.layers] == [0, 1, 2]
     model.backbone.set_attn_implementation("eager")
     with torch.no_grad():
         output = model.backbone(**batch_for(model, [one.tokens.ids]), output_attentions=True)

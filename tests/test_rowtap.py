@@ -474,6 +474,19 @@ def test_a_request_used_for_two_forward_passes_is_refused():
             model(**batch)
 
 
+def test_a_module_that_serves_several_layers_gives_rows_for_each_and_not_for_a_second_pass():
+    from tests import family_zoo
+
+    (family,) = [one for one in family_zoo.FAMILIES if one.name == "ALBERT"]
+    model, ids = family_zoo.build(family), torch.arange(5, 12)[None]
+    request = RowRequest([[3]], edits=[HeadEdit(heads=frozenset({0}), layers=frozenset({1}))])
+    with torch.no_grad(), tap(model, request):
+        model(input_ids=ids)
+        assert [(layer.index, layer.module.split(".")[2]) for layer in request.rows] == [(0, "0"), (1, "0"), (2, "1")]
+        with pytest.raises(TapError, match="more than 3 times"):
+            model(input_ids=ids)
+
+
 def test_the_tap_makes_no_tensor_of_query_times_key_size():
     from torch.utils._python_dispatch import TorchDispatchMode
 
