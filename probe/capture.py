@@ -228,7 +228,7 @@ def _run(loaded: LoadedModel, route: Route, items: Sequence[Prepared], options: 
             queries=tuple(queries),
             rows=np.stack([rows[layer][place, :, : len(queries), :length] for layer in layers]),
             states={stack: np.stack([one[place, :length] for one in layered]) for stack, layered in states.items()},
-            value_norms=np.stack([norms[layer][place][list(heads), :length] for layer in layers]) if norms else None,
+            value_norms=np.stack([norms[layer][place][:, :length] for layer in layers]) if norms else None,
             path=route.path,
         )
         _check_finite(loaded, one)
