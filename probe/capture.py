@@ -148,8 +148,9 @@ def check_budget(loaded: LoadedModel, route: Route, prepared: Sequence[Prepared]
     need = estimate_bytes(loaded, route, texts=texts, length=length, queries=queries, options=options)
     if need > budget:
         raise BudgetError(
-            f"case {worst.case.id!r} ({length} tokens, {queries} rows) needs {_size(need)} in a batch of {texts}; "
-            f"{_size(budget)} may be used: ask for fewer --layers, a smaller --batch-tokens, or raise --memory-budget"
+            f"case {worst.case.id!r} ({length} tokens, {queries} rows) needs {readable_size(need)} in a batch of "
+            f"{texts}; {readable_size(budget)} may be used: ask for fewer --layers, a smaller --batch-tokens, or raise "
+            "--memory-budget"
         )
 
 
@@ -264,7 +265,8 @@ def _windows(items: Sequence[Prepared], size: int) -> Iterator[Sequence[Prepared
         yield items[start : start + size]
 
 
-def _size(count: int) -> str:
+def readable_size(count: int) -> str:
+    """A number of bytes with its unit, as an error says it."""
     units = ((1e8, 1e9, "GB"), (1e5, 1e6, "MB"), (0, 1e3, "kB"))
     return next(f"{count / unit:.1f} {name}" for least, unit, name in units if count >= least)
 

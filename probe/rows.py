@@ -83,7 +83,7 @@ def _times_keys(asked: Tensor, key: Tensor) -> Tensor:
     # Transposed last: matmul on a key that was transposed and then flattened copies it (a third of the speed).
     if key.dtype == torch.float32:
         return torch.bmm(asked, key.transpose(1, 2))
-    blocks = key.split(_KEYS_AT_ONCE, dim=1)
+    blocks = torch.split(key, _KEYS_AT_ONCE, dim=1)
     return torch.cat([torch.bmm(asked, block.float().transpose(1, 2)) for block in blocks], dim=-1)
 
 
