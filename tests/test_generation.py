@@ -319,6 +319,13 @@ def test_special_tokens_of_an_answer_are_named_and_carry_no_text(loaded_of):
     assert found.tokens.offsets[4].tolist() == [5, 5] and found.tokens.special.tolist()[4:6] == [True, True]
 
 
+def test_a_space_after_a_special_token_is_no_start_of_a_text(loaded_of):
+    loaded = loaded_of("t5")
+    before, after = (loaded.tokenizer(text, add_special_tokens=False)["input_ids"] for text in ("苹果", "x apple"))
+    found = transcript_of(loaded, "我", [*before, loaded.tokenizer.eos_token_id, *after[2:]])
+    assert found.tokens.labels[-1].strip() == "apple" and found.answer_text == "苹果 apple"
+
+
 def test_the_boundary_says_how_an_answers_text_became_tokens(loaded_of):
     loaded = loaded_of("llama")
     apart, together = (replay_rows(loaded, "我喜欢苹", "但讨厌", boundary=how) for how in ("separate", "joint"))
