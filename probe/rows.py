@@ -47,9 +47,7 @@ def attention_rows(
     return torch.cat([scores, sink], -1).softmax(-1)[..., :-1]
 
 
-def _scores(
-    query: Tensor, key: Tensor, terms: ScoreTerms, positions: Tensor, heads: Sequence[int] | None
-) -> Tensor:
+def _scores(query: Tensor, key: Tensor, terms: ScoreTerms, positions: Tensor, heads: Sequence[int] | None) -> Tensor:
     keys = key.shape[2]
     scores = _products(query, key, positions, heads) * terms.scaling
     if terms.softcap is not None:
