@@ -74,6 +74,8 @@ class RowRequest:
         self.layers = None if layers is None else frozenset(layers)
         self.stacks = None if stacks is None else frozenset(stacks)
         self.heads = None if heads is None else tuple(sorted(set(heads)))
+        if self.heads is not None and (not self.heads or self.heads[0] < 0):
+            raise TapError(f"heads {list(self.heads)}: allowed are numbers from 0, at least one, or None for all")
         self.edits = tuple(edits)
         self.wants_value_norms = value_norms
         self.every_call = every_call

@@ -66,10 +66,11 @@ def by_eager_generation(loaded, prompt_ids, cache):
 
 
 def by_one_eager_pass(loaded, ids):
+    before = loaded.model.config._attn_implementation
     loaded.model.set_attn_implementation("eager")
     with torch.no_grad():
         output = loaded.model(torch.tensor([ids]), output_attentions=True)
-    loaded.model.set_attn_implementation("sdpa")
+    loaded.model.set_attn_implementation(before)
     return np.stack([maps[0].numpy() for maps in output.attentions])  # [layer, head, query, key]
 
 
@@ -123,6 +124,38 @@ def test_an_encoder_decoders_rows_equal_eagers_own(loaded_of, family):
         assert np.abs(rows - output.decoder_attentions[layer.index][0, :, :-1].numpy()).max() <= 1e-5
     for layer, rows in zip(found.cross_layers, found.cross_rows, strict=True):
         assert np.abs(rows - output.cross_attentions[layer.index][0, :, :-1].numpy()).max() <= 1e-5
+
+
+SMALL = {
+    "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "intermediate_size": 32, "initializer_range": 0.2, "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 1,
+}  # fmt: skip
+EXPERTS = {"num_local_experts": 2, "num_experts_per_tok": 1}
+OTHERS = {
+    "every layer windowed": ("Mistral", {"head_dim": 8, "sliding_window": 4}),
+    "capped scores and windows": ("Gemma2", {"head_dim": 8, "attn_logit_softcapping": 2.0, "sliding_window": 4}),
+    "sinks and windows": ("GptOss", {"head_dim": 8, "sliding_window": 4, **EXPERTS}),
+    "chunks": ("Llama4", {"head_dim": 8, "attention_chunk_size": 4, "intermediate_size_mlp": 32, **EXPERTS}),
+}
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+@pytest.mark.parametrize("kind", OTHERS)
+def test_what_caches_drop_and_add_in_other_families_does_not_move_a_row(kind, cache):
+    import transformers
+
+    family, settings = OTHERS[kind]
+    tokenizer = byte_fallback_tokenizer()
+    config_class = getattr(transformers, f"{family}TextConfig" if family == "Llama4" else f"{family}Config")
+    torch.manual_seed(0)
+    config = config_class(vocab_size=len(tokenizer), **SMALL, **settings)
+    model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
+    loaded = model_from_parts(model, tokenizer, name=family)
+    found = generate_rows(loaded, PROMPT, max_new_tokens=NEW, min_new_tokens=NEW, cache=cache)
+    assert len(found.ids) == NEW and len(found.layers) == 4
+    assert np.abs(found.rows - replay_rows(loaded, PROMPT, found.ids).rows).max() <= 1e-5
+    expected = by_one_eager_pass(loaded, found.tokens.ids)
+    assert np.abs(found.rows - expected[:, :, :-1]).max() <= 1e-5
 
 
 def test_a_windows_rows_stand_under_the_true_positions_once_keys_are_dropped(loaded_of):
@@ -280,6 +313,10 @@ def test_text_ids_and_messages_are_prompts(loaded_of):
     found = generate_rows(chat, [{"role": "user", "content": "我喜欢苹果"}], max_new_tokens=2)
     assert found.tokens.labels[: found.prompt_length] == ("<s>", "我", "喜欢", "苹果", "A", ":")
     assert found.tokens.text == "<s>我喜欢苹果A:" + found.text
+    for boundary in ("separate", "joint"):
+        log = replay_rows(chat, [{"role": "user", "content": "我喜欢苹果"}], "苹果公司", boundary=boundary)
+        assert log.tokens.labels == ("<s>", "我", "喜欢", "苹果", "A", ":", "苹果", "公司")
+        assert (log.prompt_length, log.text) == (6, "苹果公司")
 
 
 @pytest.mark.parametrize("family", DECODERS)

@@ -15,11 +15,12 @@ from probe import terminal
 from probe.capture import capture_prepared, estimate_bytes, prepare
 from probe.captures import CaptureOptions, save_capture
 from probe.cases import case_of
+from probe.errors import TapError
 from probe.generation import generate_rows
 from probe.models import model_from_parts
 from probe.routes import batch_for, route_of
 from probe.rows import ScoreTerms, attention_rows
-from probe.rowtap import RowRequest, tap
+from probe.rowtap import RowRequest, attached, tap
 from tests.tiny import FAMILIES
 from tests.tiny import tiny_llama as llama_of
 
@@ -121,11 +122,25 @@ def test_filtered_heads_give_the_numbers_of_the_whole(family):
         assert torch.equal(some.value_norms[layer], everything.value_norms[layer][:, [1, 3]])
 
 
-def test_a_head_that_the_model_does_not_have_is_refused(model):
-    from probe.errors import TapError
+@pytest.mark.parametrize(
+    ("heads", "message"),
+    [([9], r"head 9 asked, but layers\.0\.self_attn has heads 0 to 3"), ([-1], r"heads \[-1\]"), ([], "at least one")],
+)
+def test_heads_that_the_model_does_not_have_are_refused(model, heads, message):
+    with pytest.raises(TapError, match=message):
+        bytes_of(model, RowRequest(QUERIES, heads=heads))
 
-    with pytest.raises(TapError, match=r"head 9 asked, but layers\.0\.self_attn has heads 0 to 3"), torch.no_grad():
-        bytes_of(model, RowRequest(QUERIES, heads=[9]))
+
+def test_a_recompute_during_backward_is_no_further_layer():
+    model, _ = llama_of()
+    model.train()
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    said = []
+    request = RowRequest([[2]], on_layer=said.append)
+    with attached(model):
+        model(torch.arange(5, 10)[None], rows=request, use_cache=False)
+        sum(rows.sum() for rows in request.rows.values()).backward()
+    assert [layer.index for layer in said] == [0, 1, 2]
 
 
 def test_the_estimate_counts_the_grids_that_a_model_makes_itself():
