@@ -45,6 +45,14 @@ class Comparison:
     pairs: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What one run took."""
+
+    increase: int  # bytes over what stood before
+    seconds: float  # of the CPU
+
+
 def compare_time(
     a: Work, b: Work, *, pairs: int = PAIRS, repeats: int = 1, seed: int = 0, long_run: float = LONG_RUN
 ) -> Comparison:
@@ -70,6 +78,15 @@ def compare_memory(
         [[memory_increase(prepare, *side) for side in (a, b)] for _ in range(pairs)], dtype=np.float64
     )  # [pair, side]
     return compare(grown[:, 0], grown[:, 1], seed=seed)
+
+
+def compare_once(prepare: Callable[..., Work], a: Sequence[Any], b: Sequence[Any]) -> tuple[Comparison, Comparison]:
+    """CPU seconds and bytes of prepare(*a)() against prepare(*b)() from one run of each, both in fresh processes.
+
+    For runs too long to be repeated: time and memory of the same run, and no interval.
+    """
+    one, two = cost_once(prepare, *a), cost_once(prepare, *b)
+    return compare([one.seconds], [two.seconds], seed=0), compare([one.increase], [two.increase], seed=0)
 
 
 def compare(a: ArrayLike, b: ArrayLike, *, seed: int, resamples: int = 10_000) -> Comparison:
@@ -114,27 +131,33 @@ def memory_increase(prepare: Callable[..., Work], *arguments: Any) -> int:
     prepare and its arguments are pickled, so prepare is a function of a module. Its result is held while measuring:
     what the work gives back counts as well.
     """
+    return cost_once(prepare, *arguments).increase
+
+
+def cost_once(prepare: Callable[..., Work], *arguments: Any) -> Cost:
+    """Memory, as `memory_increase` measures it, and CPU time of one run in a fresh process."""
     with ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn")) as fresh:
-        return fresh.submit(_increase_here, prepare, arguments).result()
+        return fresh.submit(_cost_here, prepare, arguments).result()
 
 
-def _increase_here(prepare: Callable[..., Work], arguments: Sequence[Any]) -> int:
+def _cost_here(prepare: Callable[..., Work], arguments: Sequence[Any]) -> Cost:
     _free_large_blocks_at_once()
     torch.set_num_threads(1)
     work = prepare(*arguments)
     gc.collect()
     # A thread of its own has a heap of its own: what loading left free in this one would hide as much of the need.
     with ThreadPoolExecutor(max_workers=1) as clean:
-        return clean.submit(_increase_of, work).result()
+        return clean.submit(_cost_of, work).result()
 
 
-def _increase_of(work: Work) -> int:
+def _cost_of(work: Work) -> Cost:
     torch.set_num_threads(1)
     before = _resident_now() if _forget_peak() else _peak()
+    start = time.process_time()
     kept = work()
-    increase = _peak() - before
+    cost = Cost(increase=_peak() - before, seconds=time.process_time() - start)
     del kept
-    return increase
+    return cost
 
 
 def _free_large_blocks_at_once() -> None:

@@ -1,17 +1,20 @@
 """What four words' attention rows in every layer cost beside the plain SDPA forward pass: time, memory, T × T tensors.
 
-    python -m benchmarks.row_capture [--preset ci|full] [--pairs 10] [--json FILE]
+    python -m benchmarks.row_capture [--preset ci|full|long|longest|eager] [--pairs 10] [--json FILE]
 
 Both sides run the model without its head on the same batch of Chinese sentences (the shipped case sets), without a
-cache. Side A is the plain pass, side B the same pass within `tap(...)`, request and attaching included. Leaves with
-exit code 1 where a bound is missed.
+cache. Side A is the plain pass, or with the preset eager the pass that keeps eager attention's whole maps; side B is
+the plain pass within `tap(...)`, request and attaching included. Leaves with exit code 1 where a bound is missed.
+
+long takes gemma3-270m to 8,192 tokens, longest to 32,768: that one is run once a side, each in a process of its own
+that gives time and memory at once, since a pass takes half an hour of one core.
 """
 
 import argparse
 import json
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import chain, cycle, islice
@@ -25,6 +28,7 @@ from benchmarks.measure import (
     Comparison,
     Work,
     compare_memory,
+    compare_once,
     compare_time,
     cpu_seconds,
     prime_up_to,
@@ -34,11 +38,14 @@ from probe.cases import load_cases, shipped_sets
 from probe.models import load_model
 from probe.rowtap import RowRequest, attached, tap
 
-Side = Literal["plain", "rows"]
+Other = Literal["plain", "eager"]
+Side = Other | Literal["rows"]
 
 BOUND = 1.05
 WORDS = 4
 RANDOM = "random BERT"
+GEMMA = "builtin:gemma3-270m"
+_SHORT = 64  # tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,9 +59,14 @@ class Setting:
     memory_bound: float = BOUND
     repeats: int = 1  # forward passes in one timed run
     memory_pairs: int = 2  # enough: from process to process the increase differs by less than a percent
+    against: Other = "plain"
+    most_pairs: int | None = None  # where a pass is long
+    once: bool = False  # one run of each side gives both time and memory
+    squares: bool = True  # count T x T tensors; what a length shows, all show
 
     def __str__(self) -> str:
-        return f"{self.model.removeprefix('builtin:')} {self.texts} x {self.tokens:,}"
+        size = f"{self.model.removeprefix('builtin:')} {self.texts} x {self.tokens:,}"
+        return size if self.against == "plain" else f"{size}, {self.against}"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -73,7 +85,7 @@ class Line:
     setting: str
     quantity: str
     unit: str
-    plain: float
+    other: float  # of the side that the setting is against
     rows: float
     ratio: float = math.nan
     low: float = math.nan
@@ -95,9 +107,30 @@ PRESETS = {
     "full": (
         Setting(model="builtin:e5-small", texts=32, tokens=32, repeats=3),
         Setting(model="builtin:e5-small", texts=8, tokens=512),
-        Setting(model="builtin:gemma3-270m", texts=1, tokens=2048),
+        Setting(model=GEMMA, texts=1, tokens=2048),
     ),
-}
+    "ci-long": (
+        Setting(model=RANDOM, texts=1, tokens=128, time_bound=math.nan, memory_bound=1.5, once=True, squares=False),
+        Setting(
+            model=RANDOM, texts=1, tokens=512, time_bound=math.nan, memory_bound=0.6, memory_pairs=1, against="eager",
+            most_pairs=2, squares=False,
+        ),
+    ),
+    "long": (
+        Setting(model=GEMMA, texts=1, tokens=512, repeats=3),
+        Setting(model=GEMMA, texts=1, tokens=2048),
+        Setting(model=GEMMA, texts=1, tokens=8192, most_pairs=3, memory_pairs=1, squares=False),
+    ),
+    "longest": (Setting(model=GEMMA, texts=1, tokens=32_768, once=True, squares=False),),
+    # How time compares is only told: on a CPU eager attention is not much slower. Memory is what it costs.
+    "eager": tuple(
+        Setting(
+            model=GEMMA, texts=1, tokens=tokens, time_bound=math.nan, memory_bound=bound, memory_pairs=1,
+            against="eager", most_pairs=3, squares=False,
+        )
+        for tokens, bound in ((1024, math.nan), (2048, math.nan), (4096, 0.25))
+    ),
+}  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -129,14 +162,20 @@ def measured(setting: Setting, *, pairs: int) -> Iterator[Line]:
     """The lines of one setting, each as soon as it is known."""
     torch.set_num_threads(1)
     subject = subject_of(setting)
-    plain, rows = work_of(subject, "plain"), work_of(subject, "rows")
-    time = compare_time(plain, rows, pairs=pairs, repeats=setting.repeats)
-    yield _line(setting, "CPU time", "s", time, held=time.low, bound=setting.time_bound)
-    yield _attaching(setting, subject)
-    memory = _memory(setting, subject)
+    what = (setting.model, subject.batch["input_ids"].tolist(), subject.queries)
+    if setting.once:
+        time, memory = compare_once(ready_to_run, (*what, setting.against), (*what, "rows"))
+        yield _line(setting, "CPU time", "s", time, held=time.low, bound=setting.time_bound)
+    else:
+        other, rows = work_of(subject, setting.against), work_of(subject, "rows")
+        time = compare_time(other, rows, pairs=min(pairs, setting.most_pairs or pairs), repeats=setting.repeats)
+        yield _line(setting, "CPU time", "s", time, held=time.low, bound=setting.time_bound)
+        yield _attaching(setting, subject)
+        memory = compare_memory(ready_to_run, (*what, setting.against), (*what, "rows"), pairs=setting.memory_pairs)
     yield _line(setting, "memory increase", "MB", memory, held=memory.ratio, bound=setting.memory_bound)
-    yield _beyond_the_rows(setting, memory, size=rows_size(subject))
-    yield _squares(setting)
+    yield _beyond_the_rows(setting, memory, size=rows_size(setting))
+    if setting.squares:
+        yield _squares(setting)
 
 
 def subject_of(setting: Setting, *, tokens: int | None = None) -> Subject:
@@ -161,6 +200,15 @@ def plain_pass(subject: Subject) -> object:
     return subject.model(**subject.batch)
 
 
+def eager_pass(subject: Subject) -> object:
+    """Side A with every layer's whole maps, which the output keeps."""
+    subject.model.set_attn_implementation("eager")
+    try:
+        return subject.model(**subject.batch, output_attentions=True)
+    finally:
+        subject.model.set_attn_implementation("sdpa")
+
+
 def tapped_pass(subject: Subject) -> tuple[object, RowRequest]:
     """Side B; the rows are held as a caller holds them."""
     with tap(subject.model, RowRequest(subject.queries)) as request:
@@ -169,7 +217,8 @@ def tapped_pass(subject: Subject) -> tuple[object, RowRequest]:
 
 def work_of(subject: Subject, side: Side) -> Work:
     """A side's pass without gradients."""
-    return torch.inference_mode()(partial(plain_pass if side == "plain" else tapped_pass, subject))
+    passes: dict[Side, Callable[[Subject], object]] = {"plain": plain_pass, "eager": eager_pass, "rows": tapped_pass}
+    return torch.inference_mode()(partial(passes[side], subject))
 
 
 def ready_to_run(name: str, ids: list[list[int]], queries: list[list[int]], side: Side) -> Work:
@@ -184,16 +233,11 @@ def ready_to_run(name: str, ids: list[list[int]], queries: list[list[int]], side
     return work_of(Subject(model=model, batch=batch_of(ids), queries=queries), side)
 
 
-def rows_size(subject: Subject) -> int:
-    """Bytes of the rows themselves, which the caller asked to be given."""
+def rows_size(setting: Setting) -> int:
+    """Bytes of the rows themselves, which the caller asked for; counted on a short text, since they grow with it."""
     with torch.inference_mode():
-        _, request = tapped_pass(subject)
-    return sum(rows.nbytes for rows in request.rows.values())
-
-
-def _memory(setting: Setting, subject: Subject) -> Comparison:
-    what = (setting.model, subject.batch["input_ids"].tolist(), subject.queries)
-    return compare_memory(ready_to_run, (*what, "plain"), (*what, "rows"), pairs=setting.memory_pairs)
+        _, request = tapped_pass(subject_of(setting, tokens=_SHORT))
+    return sum(rows.nbytes for rows in request.rows.values()) * setting.tokens // _SHORT
 
 
 def _line(setting: Setting, quantity: str, unit: str, both: Comparison, *, held: float, bound: float) -> Line:
@@ -202,7 +246,7 @@ def _line(setting: Setting, quantity: str, unit: str, both: Comparison, *, held:
         setting=str(setting),
         quantity=quantity,
         unit=unit,
-        plain=both.a * scale,
+        other=both.a * scale,
         rows=both.b * scale,
         ratio=both.ratio,
         low=both.low,
@@ -220,7 +264,7 @@ def _beyond_the_rows(setting: Setting, memory: Comparison, *, size: int) -> Line
         setting=str(setting),
         quantity=f"memory less the rows ({size / 1e6:.1f} MB)",
         unit="MB",
-        plain=memory.a / 1e6,
+        other=memory.a / 1e6,
         rows=rest / 1e6,
         ratio=ratio,
         held=ratio,
@@ -236,7 +280,7 @@ def _attaching(setting: Setting, subject: Subject, *, times: int = 50) -> Line:
             pass
 
     spent = cpu_seconds(attach, repeats=times) / times
-    return Line(setting=str(setting), quantity="attaching, a pass", unit="ms", plain=0.0, rows=spent * 1e3)
+    return Line(setting=str(setting), quantity="attaching, a pass", unit="ms", other=0.0, rows=spent * 1e3)
 
 
 def _squares(setting: Setting) -> Line:
@@ -249,7 +293,7 @@ def _squares(setting: Setting) -> Line:
         setting=str(setting),
         quantity=f"T x T tensors made (T = {length:,})",
         unit="",
-        plain=plain.total(),
+        other=plain.total(),
         rows=rows.total(),
         held=(rows - plain).total(),
         bound=0,
@@ -279,8 +323,8 @@ def _our_sentences(tokenizer: Any) -> tuple[Iterator[int], tuple[list[int], list
 
 def header() -> str:
     """The table's head."""
-    columns = f"{'plain':>9}{'rows':>9} {'':2}{'ratio':>7}  {'95 % interval':<16}{'bound':>6}  verdict"
-    return f"{'setting':<24}{'quantity':<34}{columns}"
+    columns = f"{'other':>9}{'rows':>9} {'':2}{'ratio':>7}  {'95 % interval':<16}{'bound':>6}  verdict"
+    return f"{'setting':<30}{'quantity':<34}{columns}"
 
 
 def shown(line: Line) -> str:
@@ -289,8 +333,8 @@ def shown(line: Line) -> str:
     interval = "" if math.isnan(line.low) else f"{line.low:.3f} to {line.high:.3f}"
     bound = "" if math.isnan(line.bound) else f"{line.bound:g}"
     digits = 0 if line.unit == "" else 2
-    numbers = f"{line.plain:>9.{digits}f}{line.rows:>9.{digits}f} {line.unit:2}{ratio:>7}  {interval:<16}{bound:>6}"
-    return f"{line.setting:<24}{line.quantity:<34}{numbers}  {line.verdict}"
+    numbers = f"{line.other:>9.{digits}f}{line.rows:>9.{digits}f} {line.unit:2}{ratio:>7}  {interval:<16}{bound:>6}"
+    return f"{line.setting:<30}{line.quantity:<34}{numbers}  {line.verdict}"
 
 
 def as_json(line: Line) -> dict[str, str | float | None]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from probe.experiments.causes import CutEffects, cut_effects
     from probe.figures import head_map, layer_curve, png_bytes, save_png, sentence_map
     from probe.flips import benjamini_hochberg, flip_tests
+    from probe.generation import GenerationRows, generate_rows, replay_rows
     from probe.measures.focus import FOCUS, Measure, focus, merged_row
     from probe.measures.states import (
         context_embedding,
@@ -39,14 +40,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FOCUS", "Capture", "CaptureOptions", "Case", "CaseSet", "CheckItem", "CheckReport", "CijingError", "CutEffects",
-    "EdgeEdit", "HeadEdit", "KnownModel", "Layer", "LoadedModel", "Measure", "Picture", "Prepared", "Route",
-    "RowRequest", "RunFolder", "Section", "Span", "StudySettings", "Table", "TokenMap", "attached", "batch_for",
-    "benjamini_hochberg", "bootstrap", "capture_cases", "case_of", "check_model", "context_embedding", "contrasts_of",
-    "cosines_by_sense", "cut_effects", "default_readout", "differences", "flip_tests", "focus", "head_map",
-    "known_models", "labels_of", "layer_curve", "load_capture", "load_cases", "load_model", "merge_rows", "merged_row",
-    "model_from_parts", "most_frequent_sense", "open_run", "png_bytes", "prepare", "read_state", "render_report",
-    "route_of", "run_comparison", "run_report", "save_capture", "save_png", "sense_accuracy", "sentence_map",
-    "shipped_sets", "silhouette", "slot_pairs", "tap", "tokenize", "tokens_of", "two_characters_rule", "words_of",
+    "EdgeEdit", "GenerationRows", "HeadEdit", "KnownModel", "Layer", "LoadedModel", "Measure", "Picture", "Prepared",
+    "Route", "RowRequest", "RunFolder", "Section", "Span", "StudySettings", "Table", "TokenMap", "attached",
+    "batch_for", "benjamini_hochberg", "bootstrap", "capture_cases", "case_of", "check_model", "context_embedding",
+    "contrasts_of", "cosines_by_sense", "cut_effects", "default_readout", "differences", "flip_tests", "focus",
+    "generate_rows", "head_map", "known_models", "labels_of", "layer_curve", "load_capture", "load_cases", "load_model",
+    "merge_rows", "merged_row", "model_from_parts", "most_frequent_sense", "open_run", "png_bytes", "prepare",
+    "read_state", "render_report", "replay_rows", "route_of", "run_comparison", "run_report", "save_capture",
+    "save_png", "sense_accuracy", "sentence_map", "shipped_sets", "silhouette", "slot_pairs", "tap", "tokenize",
+    "tokens_of", "two_characters_rule", "words_of",
 ]  # fmt: skip
 
 # Names and not imports, or `python -m probe --help` would wait for torch.
@@ -61,6 +63,7 @@ _NAMES_OF = {
     "experiments.causes": ("CutEffects", "cut_effects"),
     "figures": ("head_map", "layer_curve", "png_bytes", "save_png", "sentence_map"),
     "flips": ("benjamini_hochberg", "flip_tests"),
+    "generation": ("GenerationRows", "generate_rows", "replay_rows"),
     "measures.focus": ("FOCUS", "Measure", "focus", "merged_row"),
     "measures.states": (
         "context_embedding",

@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -263,7 +264,7 @@ def attend(
     from probe.capture import prepare
     from probe.captures import CaptureOptions
     from probe.glance import glance
-    from probe.terminal import open_console, print_heat_map
+    from probe.terminal import open_console, print_heat_map, show_progress
 
     loaded = _load(model, device=device, dtype=dtype, revision=revision, code=trust_remote_code)
     if case:
@@ -271,7 +272,8 @@ def attend(
     else:
         item = prepare_chat(loaded, messages, target=target, cues=cue or (), occurrence=occurrence)
     options = CaptureOptions(layers=layers, heads=heads, states=False, memory_budget=memory_budget)
-    seen = glance(loaded, item, options=options)
+    with show_progress(patient=True) as progress:
+        seen = glance(loaded, item, options=options, on_layer=partial(progress, "layers"))
     if png:
         from probe.figures import save_png, sentence_map
 

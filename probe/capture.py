@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from probe.errors import BudgetError, CijingError, ModelError, SpanError
 from probe.fitting import cut_to_fit
 from probe.models import LoadedModel
 from probe.routes import Forward, Route, batch_for, forward_rows, route_of
-from probe.rowtap import RowRequest
+from probe.rowtap import Layer, RowRequest
 from probe.spans import tokenize, tokens_of
 
 Progress = Callable[[int, int], None]  # done, total
@@ -30,15 +31,17 @@ def capture(
     options: CaptureOptions | None = None,
     route: Route | None = None,
     progress: Progress | None = None,
+    on_layer: Progress | None = None,
 ) -> Iterator[Capture]:
     """Give one Capture a case, in the cases' order, streamed; a batch gives what single texts give.
 
+    progress counts cases, on_layer the layers of the batch that is being computed (through the tap only).
     Raises ModelError or SpanError for cases that the model cannot take (all of them named at once, before any
     forward pass), BudgetError where a batch would need more memory than allowed.
     """
     options = options or CaptureOptions()
     prepared = prepare(loaded, cases, cut=options.cut_to_fit)
-    yield from capture_prepared(loaded, prepared, options=options, route=route, progress=progress)
+    yield from capture_prepared(loaded, prepared, options=options, route=route, progress=progress, on_layer=on_layer)
 
 
 def prepare(loaded: LoadedModel, cases: Iterable[Case], *, cut: bool = False) -> tuple[Prepared, ...]:
@@ -64,6 +67,7 @@ def capture_prepared(
     options: CaptureOptions,
     route: Route | None = None,
     progress: Progress | None = None,
+    on_layer: Progress | None = None,
 ) -> Iterator[Capture]:
     """As `capture`, for cases that are prepared already."""
     route = route or route_of(loaded)
@@ -79,7 +83,7 @@ def capture_prepared(
         missing = [place for place in range(len(window)) if place not in ready]
         for places in batches([len(window[place].tokens.ids) for place in missing], options.batch_tokens):
             members = [missing[place] for place in places]
-            fresh = _run(loaded, route, [window[place] for place in members], options)
+            fresh = _run(loaded, route, [window[place] for place in members], options, on_layer=on_layer)
             for place, one in zip(members, fresh, strict=True):
                 save_cached(loaded, route, window[place], options, one)
                 ready[place] = one
@@ -112,6 +116,7 @@ def rows_and_states(
     *,
     edits: Sequence[Edit] = (),
     options: CaptureOptions,
+    on_layer: Progress | None = None,
 ) -> Forward:
     """One forward pass over a batch of prepared cases, with the rows that the options ask for."""
     request = RowRequest(
@@ -120,6 +125,7 @@ def rows_and_states(
         heads=options.heads,
         edits=edits,
         value_norms=True,
+        on_layer=None if on_layer is None else _counting(on_layer, len(route.layers)),
     )
     batch = batch_for(loaded, [item.tokens.ids for item in items])
     return forward_rows(loaded, route, batch, request, states=options.states)
@@ -149,8 +155,9 @@ def check_budget(loaded: LoadedModel, route: Route, prepared: Sequence[Prepared]
     if need > budget:
         rows = f"{queries} row{'' if queries == 1 else 's'}"
         raise BudgetError(
-            f"case {worst.case.id!r} ({length} tokens, {rows}) needs {_size(need)} in a batch of {texts}; "
-            f"{_size(budget)} may be used: ask for fewer --layers, a smaller --batch-tokens, or raise --memory-budget"
+            f"case {worst.case.id!r} ({length} tokens, {rows}) needs {readable_size(need)} in a batch of "
+            f"{texts}; {readable_size(budget)} may be used: ask for fewer --layers, a smaller --batch-tokens, or raise "
+            "--memory-budget"
         )
 
 
@@ -171,8 +178,18 @@ def estimate_bytes(
     kept_states = 2 * depth * texts * length * width * item if options.states else 0
     inner = max(int(getattr(config, "intermediate_size", None) or 4 * width), width)
     activations = texts * length * (8 * width + 3 * inner) * item
-    mask = texts * length * length  # one byte a pair, made by the model itself
-    return kept_rows + passing_rows + kept_states + activations + mask
+    return kept_rows + passing_rows + kept_states + activations + _grids_bytes(config, texts, length, item)
+
+
+def _grids_bytes(config: Any, texts: int, length: int, item: int) -> int:
+    """What the model itself makes of text × query × key size: none where neither window nor padding needs a mask.
+
+    A mask is a byte a pair, and once more a number a pair inside SDPA (gemma3-270m at 32,768 tokens: 5.4 GB).
+    """
+    window = getattr(config, "sliding_window", None)
+    has_mask = texts > 1 or (window is not None and length > window)
+    biases = 2 * int(config.num_attention_heads) if hasattr(config, "relative_attention_num_buckets") else 0
+    return length * length * ((texts * (1 + item) if has_mask else 0) + biases * item)
 
 
 def free_memory(device: torch.device) -> int:
@@ -209,8 +226,20 @@ def _queries(item: Prepared, options: CaptureOptions) -> list[int]:
     return sorted({*item.target, *itertools.chain.from_iterable(item.cues)})
 
 
-def _run(loaded: LoadedModel, route: Route, items: Sequence[Prepared], options: CaptureOptions) -> list[Capture]:
-    forward = rows_and_states(loaded, route, items, options=options)
+def _counting(progress: Progress, total: int) -> Callable[[Layer], None]:
+    done = itertools.count(1)
+    return lambda layer: progress(next(done), total)
+
+
+def _run(
+    loaded: LoadedModel,
+    route: Route,
+    items: Sequence[Prepared],
+    options: CaptureOptions,
+    *,
+    on_layer: Progress | None,
+) -> list[Capture]:
+    forward = rows_and_states(loaded, route, items, options=options, on_layer=on_layer)
     layers = tuple(layer for layer in route.layers if layer in forward.rows)
     heads = tuple(sorted(options.heads)) if options.heads is not None else tuple(range(route.heads))
     rows = {layer: forward.rows[layer].float().cpu().numpy() for layer in layers}
@@ -229,7 +258,7 @@ def _run(loaded: LoadedModel, route: Route, items: Sequence[Prepared], options: 
             queries=tuple(queries),
             rows=np.stack([rows[layer][place, :, : len(queries), :length] for layer in layers]),
             states={stack: np.stack([one[place, :length] for one in layered]) for stack, layered in states.items()},
-            value_norms=np.stack([norms[layer][place][list(heads), :length] for layer in layers]) if norms else None,
+            value_norms=np.stack([norms[layer][place][:, :length] for layer in layers]) if norms else None,
             path=route.path,
         )
         _check_finite(loaded, one)
@@ -265,7 +294,8 @@ def _windows(items: Sequence[Prepared], size: int) -> Iterator[Sequence[Prepared
         yield items[start : start + size]
 
 
-def _size(count: int) -> str:
+def readable_size(count: int) -> str:
+    """A number of bytes with its unit, as an error says it."""
     units = ((1e8, 1e9, "GB"), (1e5, 1e6, "MB"), (0, 1e3, "kB"))
     return next(f"{count / unit:.1f} {name}" for least, unit, name in units if count >= least)
 

@@ -89,10 +89,12 @@ def save_capture(capture: Capture, path: Path) -> None:
             temporary = stream.name
             stream.write(payload)
         os.replace(temporary, path)
+        temporary = None
     except OSError as error:
+        raise OutputError(f"{path}: cannot write the capture ({error.strerror or error})") from error
+    finally:  # also where Ctrl-C came while it was written
         if temporary is not None:
             Path(temporary).unlink(missing_ok=True)
-        raise OutputError(f"{path}: cannot write the capture ({error.strerror or error})") from error
 
 
 def load_capture(path: Path) -> Capture:

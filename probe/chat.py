@@ -50,7 +50,7 @@ def prepare_chat(
     """Give the conversation ready to be captured: the template's text, its special tokens read as such, none added."""
     from probe.captures import Prepared  # imports torch, which a bad file of messages should not have to wait for
 
-    text = _templated(loaded, messages)
+    text = chat_text(loaded, messages)
     case = case_of(text, target=target, cues=cues, occurrence=occurrence, id="chat")
     tokens = tokenize(loaded.tokenizer, text, add_special_tokens=False, parse_special_tokens=True)
     if loaded.max_positions is not None and len(tokens.ids) > loaded.max_positions:
@@ -69,11 +69,14 @@ def _is_message(message: object) -> bool:
     return isinstance(message, dict) and all(isinstance(message.get(key), str) for key in ("role", "content"))
 
 
-def _templated(loaded: "LoadedModel", messages: Sequence[Message]) -> str:
+def chat_text(loaded: "LoadedModel", messages: Sequence[Message], *, to_answer: bool = False) -> str:
+    """Give what the model's template writes of the messages; `to_answer` opens the turn that the model is to write."""
     if not getattr(loaded.tokenizer, "chat_template", None):
         raise ModelError(f"{loaded.name} has no chat template ({BUILTINS}); {WAY_OUT}")
     try:
-        text = loaded.tokenizer.apply_chat_template([dict(message) for message in messages], tokenize=False)
+        text = loaded.tokenizer.apply_chat_template(
+            [dict(message) for message in messages], tokenize=False, add_generation_prompt=to_answer
+        )
     except Exception as error:  # a template raises what its author chose, for example where roles do not alternate
         reason = " ".join(str(error).split())
         raise ModelError(f"the chat template of {loaded.name} refuses these messages: {reason}") from error

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from probe.capture import capture_prepared
+from probe.capture import Progress, capture_prepared
 from probe.captures import Capture, CaptureOptions, Prepared
 from probe.models import LoadedModel
 from probe.rowtap import Layer
@@ -25,9 +25,9 @@ class Glance:
     special: tuple[int, ...]  # pieces
 
 
-def glance(loaded: LoadedModel, item: Prepared, *, options: CaptureOptions) -> Glance:
+def glance(loaded: LoadedModel, item: Prepared, *, options: CaptureOptions, on_layer: Progress | None = None) -> Glance:
     """Look at one prepared text: the mean over heads a layer, or each head where `options` names heads."""
-    (captured,) = capture_prepared(loaded, [item], options=options)
+    (captured,) = capture_prepared(loaded, [item], options=options, on_layer=on_layer)
     pieces = words_of(captured.tokens)
     places = [captured.queries.index(token) for token in captured.target]
     weights = merge_rows(captured.rows, [places], pieces)[:, :, 0]  # [layer, head, piece]

@@ -52,6 +52,7 @@ class RowRequest:
 
     queries: token positions for each batch item; None takes every row of every call.
     layers, stacks, heads: what to read; None reads all. Edits have filters of their own.
+    on_layer: called with each layer's label as soon as it is done, so that a long pass can say how far it is.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class RowRequest:
         value_norms: bool = False,
         every_call: bool = False,
         inspect: "Callable[[AttentionCall], None] | None" = None,
+        on_layer: Callable[[Layer], None] | None = None,
     ) -> None:
         self.queries = None if queries is None else _padded(queries)  # [batch, query]
         # Taken here, on the CPU: in every layer it would wait for the device.
@@ -72,12 +74,15 @@ class RowRequest:
         self.layers = None if layers is None else frozenset(layers)
         self.stacks = None if stacks is None else frozenset(stacks)
         self.heads = None if heads is None else tuple(sorted(set(heads)))
+        if self.heads is not None and (not self.heads or self.heads[0] < 0):
+            raise TapError(f"heads {list(self.heads)}: allowed are numbers from 0, at least one, or None for all")
         self.edits = tuple(edits)
         self.wants_value_norms = value_norms
         self.every_call = every_call
         self.inspect = inspect
+        self.on_layer = on_layer
         self.calls: dict[Layer, list[Tensor]] = {}
-        self.value_norms: dict[Layer, Tensor] = {}  # [batch, head, key]
+        self.value_norms: dict[Layer, Tensor] = {}  # [batch, asked head, key]
         self.seen: set[Layer] = set()
 
     @property
@@ -93,6 +98,18 @@ class RowRequest:
         return (self.layers is None or layer.index in self.layers) and (
             self.stacks is None or layer.stack in self.stacks
         )
+
+    def positions_in(self, layer: Layer, query: Tensor) -> Tensor:
+        """Positions in this call of the layer whose rows are asked, [batch, query]; query [batch, head, query, dim]."""
+        batch, queries = query.shape[0], query.shape[2]
+        if self.queries is None:
+            return torch.arange(queries, device=query.device).expand(batch, queries)
+        if len(self.queries) != batch:
+            raise TapError(f"the request has queries for {len(self.queries)} texts, the batch has {batch}")
+        if self.highest >= queries:
+            raise TapError(f"query position {self.highest} asked, but the text has {queries} tokens here")
+        self.queries = self.queries.to(query.device)  # moved once, not for every layer
+        return self.queries
 
     def edits_of(self, layer: Layer) -> tuple[Edit, ...]:
         """The edits that touch this layer."""
@@ -137,7 +154,7 @@ class AttentionCall:
     key: Tensor  # [batch, kv head, key, dim]
     value: Tensor  # [batch, kv head, key, dim]
     terms: ScoreTerms
-    rows: Tensor | None  # [batch, head, query, key], None where this layer is not read
+    rows: Tensor | None  # [batch, asked head, query, key], None where this layer is not read
     output: Tensor  # [batch, query, head, dim]
 
 
@@ -331,6 +348,8 @@ def _serve(
             output=output,
         )
         request.inspect(call)
+    if request.on_layer is not None and not _inside_backward():  # checkpointing computes a layer twice
+        request.on_layer(layer)
     return output
 
 
@@ -342,27 +361,22 @@ def _read(
     value: Tensor,
     terms: ScoreTerms,
     edges: Sequence[EdgeEdit],
-) -> Tensor:
-    positions = _positions(request, query)
+) -> Tensor | None:
+    positions = request.positions_in(layer, query)
+    if positions.shape[1] == 0:
+        return None
+    heads = request.heads
+    if heads and heads[-1] >= query.shape[1]:
+        raise TapError(f"head {heads[-1]} asked, but {layer.module} has heads 0 to {query.shape[1] - 1}")
     extra = edge_bias(edges, positions, query, key) if edges else None
-    rows = attention_rows(query, key, terms, positions, extra=extra)
-    request.keep(layer, rows if request.heads is None else rows[:, list(request.heads)])
+    rows = attention_rows(query, key, terms, positions, extra=extra, heads=heads)
+    request.keep(layer, rows)
     if request.wants_value_norms:
-        norms = value.detach().float().norm(dim=-1)  # [batch, kv head, key]
-        request.value_norms[layer] = norms.repeat_interleave(query.shape[1] // value.shape[1], dim=1)
+        norms = torch.linalg.vector_norm(value.detach(), dim=-1, dtype=torch.float32)  # [batch, kv head, key]
+        group = query.shape[1] // value.shape[1]
+        wanted = range(query.shape[1]) if heads is None else heads
+        request.value_norms[layer] = norms[:, [head // group for head in wanted]]
     return rows
-
-
-def _positions(request: RowRequest, query: Tensor) -> Tensor:
-    batch, queries = query.shape[0], query.shape[2]
-    if request.queries is None:
-        return torch.arange(queries, device=query.device).expand(batch, queries)
-    if len(request.queries) != batch:
-        raise TapError(f"the request has queries for {len(request.queries)} texts, the batch has {batch}")
-    if request.highest >= queries:
-        raise TapError(f"query position {request.highest} asked, but the text has {queries} tokens here")
-    request.queries = request.queries.to(query.device)  # moved once, not for every layer
-    return request.queries
 
 
 def _padded(queries: Sequence[Sequence[int]]) -> Tensor:

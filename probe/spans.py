@@ -96,8 +96,8 @@ def tokenize(
     if text and cut.added.all():
         raise SpanError(f"the tokenizer makes no tokens of the text {_shown(text)}; does it belong to this model?")
     ids = np.array(cut.ids, dtype=np.int64)
-    special = cut.added | np.isin(ids, _special_ids(tokenizer) if parse_special_tokens else [])
-    unknown = ~special & (ids == _unknown_id(tokenizer))
+    special = cut.added | np.isin(ids, special_ids(tokenizer) if parse_special_tokens else [])
+    unknown = ~special & (ids == unknown_id(tokenizer))
     offsets, aligned = _align(tokenizer, text, cut, unknown=unknown)
     names = _pieces(tokenizer, cut.ids)
     labels = tuple(
@@ -237,7 +237,7 @@ def _spell_out_specials(tokenizer: Any, text: str, cut: _Cut) -> _Cut:
     """
     names = [str(name) for name in tokenizer.all_special_tokens if str(name) in text]
     typed = dict(zip(tokenizer.convert_tokens_to_ids(names), names, strict=True))
-    typed.pop(_unknown_id(tokenizer), None)
+    typed.pop(unknown_id(tokenizer), None)
     if not any(token in typed and not added for token, added in zip(cut.ids, cut.added.tolist(), strict=True)):
         return cut
     ids: list[int] = []
@@ -271,14 +271,15 @@ def _pieces(tokenizer: Any, ids: Sequence[int]) -> list[str]:
     return [named[token] for token in ids]
 
 
-def _special_ids(tokenizer: Any) -> list[int]:
+def special_ids(tokenizer: Any) -> list[int]:
     """Give the ids of all special tokens but the unknown one, unless that one is also the end of text (GPT-2)."""
     added = getattr(tokenizer, "added_tokens_decoder", {})
     ids = {*tokenizer.all_special_ids, *(token for token, what in added.items() if getattr(what, "special", False))}
-    return sorted(ids - ({_unknown_id(tokenizer)} - {tokenizer.eos_token_id}))
+    return sorted(ids - ({unknown_id(tokenizer)} - {tokenizer.eos_token_id}))
 
 
-def _unknown_id(tokenizer: Any) -> int:
+def unknown_id(tokenizer: Any) -> int:
+    """Give the id of the unknown token, -1 where there is none."""
     unknown = tokenizer.unk_token_id
     return -1 if unknown is None else int(unknown)
 

@@ -107,10 +107,10 @@ def print_changes(
 
 
 @contextmanager
-def show_progress(stream: TextIO | None = None) -> Iterator[ShowProgress]:
+def show_progress(stream: TextIO | None = None, *, patient: bool = False) -> Iterator[ShowProgress]:
     """Give a function that shows how far each stage is: a bar on a terminal, elsewhere its start and its end.
 
-    What is done within two seconds says nothing anywhere but on a terminal.
+    What is done within two seconds says nothing anywhere but on a terminal, and with `patient` not even there.
     """
     stream = stream or sys.stderr
     if not stream.isatty():
@@ -122,10 +122,13 @@ def show_progress(stream: TextIO | None = None) -> Iterator[ShowProgress]:
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
+    silent_until = time.monotonic() + (QUIET_SECONDS if patient else 0.0)
     with Progress(*columns, console=open_console(stream), transient=True) as bars:
         tasks = {}
 
         def show(stage: str, done: int, total: int) -> None:
+            if time.monotonic() < silent_until:
+                return
             if stage not in tasks:
                 tasks[stage] = bars.add_task(visible(stage), total=total)
             bars.update(tasks[stage], completed=done, total=total)

@@ -23,7 +23,7 @@ ORDER = (
     *("observing", "study"),
     *("comparison", "comparison_pieces", "comparison_senses", "comparison_states"),
     *("comparison_words", "comparison_senses_story", "comparison_story", "comparison_study", "changes"),
-    *("chat", "glance", "terminal", "options", "__main__"),
+    *("chat", "transcripts", "generation", "glance", "terminal", "options", "__main__"),
 )
 HOMES = {
     "AttentionInterface": ("probe/rowtap.py",),

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from benchmarks import row_capture
-from benchmarks.measure import compare, compare_time, memory_increase, prime_up_to, square_tensors
+from benchmarks.measure import compare, compare_once, compare_time, memory_increase, prime_up_to, square_tensors
 from benchmarks.row_capture import RANDOM, Line, Setting, Subject, exit_code, plain_pass, subject_of, tapped_pass
 
 MEGABYTE = 1 << 20
@@ -131,14 +131,43 @@ def test_the_small_preset_keeps_its_bounds_and_writes_its_table(tmp_path, capsys
     ]
     assert all(line["setting"] in capsys.readouterr().out for line in lines[:1])
     time, _, memory, beyond, squares = lines
-    assert time["plain"] > 0 and time["low"] <= time["ratio"] <= time["high"]
+    assert time["other"] > 0 and time["low"] <= time["ratio"] <= time["high"]
     rows = 3 * 4 * 8 * 4 * 128 * 4 / 1e6  # layers, texts, heads, words, keys, bytes
     assert memory["rows"] - beyond["rows"] == pytest.approx(rows)
-    assert squares["plain"] == squares["rows"] == 0
+    assert squares["other"] == squares["rows"] == 0
+
+
+def test_the_long_presets_method_in_small_one_run_a_side_and_eager_on_the_other(tmp_path):
+    file = tmp_path / "long.json"
+    assert row_capture.main(["--preset", "ci-long", "--pairs", "2", "--json", str(file)]) == 0
+    lines = {(line["setting"], line["quantity"].split(" (")[0]): line for line in json.loads(file.read_text("utf-8"))}
+    once, eager = "random BERT 1 x 128", "random BERT 1 x 512, eager"
+    assert set(lines) == {
+        (once, "CPU time"), (once, "memory increase"), (once, "memory less the rows"),
+        (eager, "CPU time"), (eager, "attaching, a pass"), (eager, "memory increase"), (eager, "memory less the rows"),
+    }  # fmt: skip
+    assert lines[once, "CPU time"]["ratio"] == lines[once, "CPU time"]["low"] == lines[once, "CPU time"]["high"]
+    assert lines[eager, "CPU time"]["verdict"] == "" and lines[eager, "memory increase"]["verdict"] == "kept"
+    maps = 3 * 8 * 512 * 512 * 4 / 1e6  # layers, heads, queries, keys, bytes: eager's output holds them all
+    assert lines[eager, "memory increase"]["other"] > maps
+
+
+def test_time_and_memory_of_one_run_are_those_of_a_known_work():
+    time, memory = compare_once(passing_then_holding, (10, 20), (10, 60))
+    assert 58 < memory.b / MEGABYTE < 66 and 2 < memory.ratio < 4
+    assert time.a > 0 and time.low == time.ratio == time.high
+
+
+def test_the_long_presets_hold_the_lengths_and_bounds_that_are_claimed():
+    lengths = {name: [setting.tokens for setting in row_capture.PRESETS[name]] for name in ("long", "longest", "eager")}
+    assert lengths == {"long": [512, 2048, 8192], "longest": [32_768], "eager": [1024, 2048, 4096]}
+    for setting in (*row_capture.PRESETS["long"], *row_capture.PRESETS["longest"]):
+        assert setting.time_bound == setting.memory_bound == 1.05 and setting.against == "plain"
+    assert row_capture.PRESETS["eager"][-1].memory_bound == 0.25
 
 
 def test_a_missed_bound_leaves_with_one_and_a_quantity_without_a_bound_with_nothing():
-    line = {"setting": "s", "quantity": "q", "unit": "s", "plain": 1.0, "rows": 1.1}
+    line = {"setting": "s", "quantity": "q", "unit": "s", "other": 1.0, "rows": 1.1}
     kept, missed = Line(**line, held=1.05, bound=1.05), Line(**line, held=1.06, bound=1.05)
     assert (kept.verdict, missed.verdict, Line(**line).verdict) == ("kept", "MISSED", "")
     assert exit_code([kept, Line(**line)]) == 0

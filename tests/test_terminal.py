@@ -190,3 +190,15 @@ def test_progress_on_a_terminal_leaves_no_line_behind() -> None:
         show("[b]capture", 3, 9)
     assert "[b]capture" in screen.getvalue() and "3/9" in screen.getvalue()
     assert screen.getvalue().endswith("\x1b[2K")  # the line is erased
+
+
+def test_patient_progress_says_nothing_on_a_terminal_either_before_two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(terminal.time, "monotonic", lambda: now[0])
+    screen = Screen()
+    with show_progress(screen, patient=True) as show:
+        show("layers", 1, 9)
+        assert "layers" not in screen.getvalue()
+        now[0] = 2.5
+        show("layers", 2, 9)
+    assert "layers" in screen.getvalue() and "2/9" in screen.getvalue()

@@ -1,0 +1,426 @@
+"""Rows of generated tokens, stitched into one (row, key) matrix a head; a transcript made elsewhere, replayed."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from probe.anatomy import base_of
+from probe.capture import check_filters, free_memory, readable_size
+from probe.captures import CaptureOptions
+from probe.edits import Stack
+from probe.errors import BudgetError, ModelError, TapError
+from probe.models import LoadedModel
+from probe.routes import Path, Route, forward_rows, route_of
+from probe.rowtap import Layer, RowRequest, tap
+from probe.spans import TokenMap
+from probe.transcripts import AnswerBy, Boundary, Prompt, Transcript, answered, opened, transcript_of
+
+Cache = Literal["dynamic", "static"]
+PromptRows = Literal["all", "last"] | Collection[int]
+
+# What `generate` may be told. Beams, assistants and prompt lookup are not among it: their calls are no single row of
+# tokens, and some of what they compute is thrown away.
+OPTIONS = frozenset({
+    "bad_words_ids", "do_sample", "eos_token_id", "min_new_tokens", "min_p", "no_repeat_ngram_size",
+    "prefill_chunk_size", "repetition_penalty", "suppress_tokens", "temperature", "top_k", "top_p", "typical_p",
+})  # fmt: skip
+# What `generate` leaves on a model for its next static cache.
+_LEFT_BEHIND = ("_previous_max_cache_length", "_cache")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GenerationRows:
+    """Attention over prompt and answer, one (row, key) matrix a layer and head.
+
+    A row is named by the token that looks, and a row at position p gave the token at p + 1: `predicting_row(t)` is
+    the row at t - 1. The last generated token was never read by the model, so it has no row;
+    `replay_rows(..., last_row=True)` reads it.
+    """
+
+    tokens: TokenMap
+    """Prompt, then answer; in an encoder-decoder the start token, then the answer."""
+    prompt_length: int
+    text: str
+    """The answer."""
+    answer_by: AnswerBy
+    layers: tuple[Layer, ...]
+    heads: tuple[int, ...]
+    queries: tuple[int, ...]
+    """Token positions of the row axis."""
+    rows: NDArray[np.float32]
+    """[layer, head, row, key]; 0 for keys after the row's own token."""
+    source: TokenMap | None = None
+    """What an encoder-decoder's encoder read."""
+    cross_layers: tuple[Layer, ...] = ()
+    cross_rows: NDArray[np.float32] | None = None
+    """[cross layer, head, row, source key]"""
+    path: Path
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        """The answer's token ids."""
+        return self.tokens.ids[self.prompt_length :]
+
+    def predicting_row(self, position: int) -> NDArray[np.float32]:
+        """The row from which the token at `position` (counted from the first of the prompt) came: [layer, head, key].
+
+        Raises TapError where that row was not kept; the very first token came from none.
+        """
+        if position - 1 not in self.queries:
+            raise TapError(
+                f"token {position} came from the row at {position - 1}, which is not kept; "
+                f"kept are {len(self.queries)} rows from {self.queries[0]} to {self.queries[-1]}"
+            )
+        found: NDArray[np.float32] = self.rows[:, :, self.queries.index(position - 1)]
+        return found
+
+
+def generate_rows(
+    loaded: LoadedModel,
+    prompt: Prompt,
+    *,
+    max_new_tokens: int,
+    layers: Collection[int] | None = None,
+    heads: Collection[int] | None = None,
+    prompt_rows: PromptRows = "all",
+    cache: Cache = "dynamic",
+    seed: int = 0,
+    route: Route | None = None,
+    memory_budget: int | None = None,
+    **options: Any,
+) -> GenerationRows:
+    """Let the model (loaded with head="lm") answer, greedily by default, and give the rows as they were computed.
+
+    prompt: a text, chat messages, or token ids. prompt_rows: rows of the prompt's tokens to keep; the last one, which
+    predicts the first new token, is always kept. options: what `generate` is told, one of OPTIONS; with
+    do_sample=True `seed` decides. Static caches are cut to the tokens that were read, windows put at their place.
+    Raises ModelError, TapError where rows cannot be had exactly, and BudgetError before anything is computed.
+    """
+    _check_generation(loaded, options, max_new_tokens=max_new_tokens, cache=cache)
+    transcript = opened(loaded, prompt)
+    route = route or route_of(loaded)
+    if route.path == "eager":
+        raise TapError(f"{loaded.name}: rows cannot be had while it generates ({route.reason}); replay_rows can")
+    total = transcript.prompt_length + max_new_tokens
+    plan = _plan(
+        loaded, route, transcript, total=total, read=total - 1, layers=layers, heads=heads, prompt_rows=prompt_rows
+    )
+    _check_budget(plan, memory_budget if memory_budget is not None else free_memory(loaded.device) // 2)
+    stitching = _Stitching(plan, windows=_windows(loaded))
+    ids = _generate(
+        loaded, transcript, stitching, seed=seed, max_new_tokens=max_new_tokens, cache=cache, options=options
+    )
+    whole = answered(loaded, transcript, ids, by="generated")
+    _check_calls(stitching, len(whole.tokens.ids) - 1)
+    return _rows_of(whole, plan, own=stitching.own, across=stitching.across, path=route.path)
+
+
+def replay_rows(
+    loaded: LoadedModel,
+    prompt: Prompt,
+    answer: str | Sequence[int],
+    *,
+    boundary: Boundary = "separate",
+    layers: Collection[int] | None = None,
+    heads: Collection[int] | None = None,
+    prompt_rows: PromptRows = "all",
+    last_row: bool = False,
+    route: Route | None = None,
+    memory_budget: int | None = None,
+) -> GenerationRows:
+    """Rows of a transcript, whoever wrote it, from one forward pass over prompt and answer.
+
+    Equals what `generate_rows` gives for the same tokens. boundary: how an answer given as text becomes tokens, see
+    `transcript_of`. last_row: also the row of the answer's last token, which generation never reads. Raises
+    ModelError, SpanError and BudgetError before the pass.
+    """
+    whole = transcript_of(loaded, prompt, answer, boundary=boundary)
+    route = route or route_of(loaded)
+    total = len(whole.tokens.ids)
+    read = total if last_row else total - 1
+    plan = _plan(loaded, route, whole, total=total, read=read, layers=layers, heads=heads, prompt_rows=prompt_rows)
+    budget = memory_budget if memory_budget is not None else free_memory(loaded.device) // 2
+    _check_budget(plan, budget, copies=2)
+    request = RowRequest([plan.queries], layers=layers, heads=heads, stacks=plan.stacks)
+    forward = forward_rows(loaded, route, _batch(loaded, whole, read), request, states=False)
+    own, across = _empty(plan)
+    for layers_of, matrix in ((plan.own, own), (plan.cross, across)):
+        for place, layer in enumerate(layers_of):
+            rows = forward.rows[layer][0].cpu().numpy()  # [head, row, key]
+            matrix[place, :, :, : rows.shape[2]] = rows
+    return _rows_of(whole, plan, own=own, across=across, path=route.path)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Plan:
+    """Which rows are to be had, and how much room they take."""
+
+    name: str  # of the model
+    own: tuple[Layer, ...]  # self-attention layers
+    cross: tuple[Layer, ...]
+    heads: tuple[int, ...]
+    queries: tuple[int, ...]  # ascending
+    keys: int
+    source_keys: int
+
+    @property
+    def stacks(self) -> frozenset[Stack]:
+        return frozenset(layer.stack for layer in (*self.own, *self.cross))
+
+    @property
+    def size(self) -> int:
+        """Bytes of all rows."""
+        cells = len(self.own) * self.keys + len(self.cross) * self.source_keys
+        return 4 * cells * len(self.heads) * len(self.queries)
+
+
+def _plan(
+    loaded: LoadedModel,
+    route: Route,
+    transcript: Transcript,
+    *,
+    total: int,
+    read: int,
+    layers: Collection[int] | None,
+    heads: Collection[int] | None,
+    prompt_rows: PromptRows,
+) -> _Plan:
+    """Rows of the first `read` of `total` tokens, filtered; ModelError where the model does not go that far."""
+    check_filters(
+        route,
+        CaptureOptions(
+            layers=None if layers is None else frozenset(layers), heads=None if heads is None else frozenset(heads)
+        ),
+    )
+    source = 0 if transcript.source is None else len(transcript.source.ids)
+    longest = max(read, source)
+    if loaded.max_positions is not None and longest > loaded.max_positions:
+        raise ModelError(f"{longest} tokens to read, but {loaded.name} has {loaded.max_positions} positions")
+    kept = [layer for layer in route.layers if layers is None or layer.index in layers]
+    return _Plan(
+        name=loaded.name,
+        own=tuple(layer for layer in kept if layer.stack == "decoder"),
+        cross=tuple(layer for layer in kept if layer.stack == "cross"),
+        heads=tuple(range(route.heads)) if heads is None else tuple(sorted(set(heads))),
+        queries=_queries(prompt_rows, prompt_length=transcript.prompt_length, read=read),
+        keys=total,
+        source_keys=source,
+    )
+
+
+def _queries(prompt_rows: PromptRows, *, prompt_length: int, read: int) -> tuple[int, ...]:
+    if isinstance(prompt_rows, str) and prompt_rows not in ("all", "last"):
+        raise TapError(f"prompt_rows {prompt_rows!r} is unknown; allowed are all, last, or token positions")
+    chosen = () if isinstance(prompt_rows, str) else tuple(prompt_rows)
+    wrong = [place for place in chosen if not 0 <= place < prompt_length]
+    if wrong:
+        raise TapError(f"prompt_rows {wrong[0]}: the prompt has tokens 0 to {prompt_length - 1}")
+    before = range(prompt_length) if prompt_rows == "all" else chosen
+    return tuple(sorted({*before, *range(prompt_length - 1, read)}))
+
+
+def _check_budget(plan: _Plan, budget: int, *, copies: int = 1) -> None:
+    need = copies * plan.size
+    if need > budget:
+        raise BudgetError(
+            f"{len(plan.queries)} rows over up to {plan.keys} tokens need {readable_size(need)}; "
+            f'{readable_size(budget)} may be used: prompt_rows="last", fewer layers or heads, or a larger memory_budget'
+        )
+
+
+def _check_generation(loaded: LoadedModel, options: Mapping[str, Any], *, max_new_tokens: int, cache: str) -> None:
+    model = base_of(loaded.model)
+    if loaded.kind != "encoder" and not (hasattr(model, "can_generate") and model.can_generate()):
+        raise ModelError(f'{loaded.name} is loaded without its language-model head: load_model(..., head="lm")')
+    if max_new_tokens < 1:
+        raise ModelError(f"max_new_tokens {max_new_tokens}: allowed is 1 and more")
+    if cache not in ("dynamic", "static"):
+        raise ModelError(f"cache {cache!r} is unknown; allowed are dynamic, static")
+    unknown = sorted(set(options) - OPTIONS)
+    if unknown:
+        raise ModelError(
+            f"generation option {unknown[0]!r} is not allowed here; allowed are {', '.join(sorted(OPTIONS))}"
+        )
+
+
+def _generate(
+    loaded: LoadedModel,
+    transcript: Transcript,
+    stitching: "_Stitching",
+    *,
+    seed: int,
+    max_new_tokens: int,
+    cache: Cache,
+    options: Mapping[str, Any],
+) -> list[int]:
+    """Run `generate` through the tap; the ids of the answer."""
+    model = base_of(loaded.model)
+    read = transcript.tokens if transcript.source is None else transcript.source
+    ids = torch.tensor([read.ids], device=loaded.device)
+    fixed: dict[str, Any] = {
+        "max_new_tokens": max_new_tokens,
+        "pad_token_id": _pad(loaded),
+        "cache_implementation": cache,
+        "disable_compile": True,  # a compiled forward pass would not come through the tap again
+        "use_cache": True,
+        "num_beams": 1,
+        "num_return_sequences": 1,
+        "return_dict_in_generate": False,
+    }
+    if transcript.source is not None:
+        fixed["decoder_input_ids"] = torch.tensor([transcript.tokens.ids], device=loaded.device)
+    devices = [loaded.device] if loaded.device.type == "cuda" else []
+    with (
+        torch.random.fork_rng(devices=devices),
+        torch.inference_mode(),
+        _leaving_nothing(model),
+        tap(model, stitching),
+    ):
+        torch.manual_seed(seed)
+        told = {"do_sample": False, **fixed, **options}
+        sequence = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), **told)
+    return [int(token) for token in sequence[0, len(transcript.tokens.ids) :].tolist()]
+
+
+@contextmanager
+def _leaving_nothing(model: Any) -> Iterator[None]:
+    before = {name: vars(model)[name] for name in _LEFT_BEHIND if name in vars(model)}
+    try:
+        yield
+    finally:
+        for name in _LEFT_BEHIND:
+            vars(model).pop(name, None)
+        vars(model).update(before)
+
+
+class _Stitching(RowRequest):
+    """Puts the rows of each call of one `generate` at their true positions; keeps no copy of the calls."""
+
+    def __init__(self, plan: _Plan, *, windows: frozenset[int]) -> None:
+        indices = {layer.index for layer in (*plan.own, *plan.cross)}
+        super().__init__(layers=indices, stacks=plan.stacks, heads=plan.heads, every_call=True)
+        self.plan = plan
+        self.windows = windows
+        self.wanted = np.array(plan.queries)
+        self.read: dict[Layer, int] = {}  # tokens that have passed through a layer
+        self.length = 0  # tokens of the current call
+        self.here = slice(0)  # the current call's rows in the matrix
+        self.own, self.across = _empty(plan)
+
+    def positions_in(self, layer: Layer, query: Tensor) -> Tensor:
+        """Positions in this call of the rows that are wanted, counted on from the calls before."""
+        if query.shape[0] != 1:
+            raise TapError(f"{self.plan.name} generates {query.shape[0]} texts at once; rows can be stitched of one")
+        self.length = query.shape[2]
+        start = self.read.get(layer, 0)
+        self.read[layer] = stop = start + self.length
+        low, high = np.searchsorted(self.wanted, [start, stop]).tolist()
+        self.here = slice(low, high)
+        return torch.from_numpy(self.wanted[low:high] - start).to(query.device)[None]
+
+    def keep(self, layer: Layer, rows: Tensor) -> None:
+        """Place the rows of one call, [batch, head, query, key], under the keys' true positions."""
+        if layer in self.plan.cross:
+            self.across[self.plan.cross.index(layer), :, self.here] = self._on_source(layer, rows)
+            return
+        if layer not in self.plan.own:
+            raise TapError(f"{layer.module} attends while {self.plan.name} generates, but not in a plain pass")
+        stop, width = self.read[layer], rows.shape[3]
+        first = max(stop - width, 0)  # the oldest key that a window has not dropped
+        if first and width - self.length + 1 not in self.windows:
+            raise TapError(
+                f"{layer.module} sees {width} of {stop} tokens, which is none of the model's windows "
+                f"({', '.join(map(str, sorted(self.windows))) or 'it has none'}): where they stand cannot be told"
+            )
+        given = rows[0].cpu().numpy()  # [head, query, key]
+        if given[..., stop - first :].any():
+            raise TapError(f"{layer.module} gives weight to places of its cache that hold no token yet")
+        self.own[self.plan.own.index(layer), :, self.here, first:stop] = given[..., : stop - first]
+
+    def _on_source(self, layer: Layer, rows: Tensor) -> NDArray[np.float32]:
+        if rows.shape[3] != self.plan.source_keys:
+            raise TapError(f"{layer.module} sees {rows.shape[3]} places, but the source has {self.plan.source_keys}")
+        given: NDArray[np.float32] = rows[0].cpu().numpy()
+        return given
+
+
+def _empty(plan: _Plan) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Room for the rows of self and cross attention, [layer, head, row, key]; the system gives it as it is filled."""
+    shape = (len(plan.heads), len(plan.queries))
+    own = np.zeros((len(plan.own), *shape, plan.keys), dtype=np.float32)
+    return own, np.zeros((len(plan.cross), *shape, plan.source_keys), dtype=np.float32)
+
+
+def _check_calls(stitching: _Stitching, length: int) -> None:
+    """TapError unless every layer saw each of `length` tokens once: other ways to generate leave other traces."""
+    for layer in (*stitching.plan.own, *stitching.plan.cross):
+        seen = stitching.read.get(layer, 0)
+        if seen != length:
+            raise TapError(
+                f"{layer.module} saw {seen} tokens, but the answer comes from {length}: not one row of tokens"
+            )
+
+
+def _rows_of(
+    whole: Transcript,
+    plan: _Plan,
+    *,
+    own: NDArray[np.float32],
+    across: NDArray[np.float32],
+    path: Path,
+) -> GenerationRows:
+    """The record, cut to the tokens that there are: an answer may end before max_new_tokens."""
+    total = len(whole.tokens.ids)
+    # A shorter answer's last token has no row either; a replay of all tokens has planned for one.
+    queries = tuple(place for place in plan.queries if place < total - (plan.keys > total))
+    own, across = own[:, :, : len(queries), :total], across[:, :, : len(queries)]
+    _refuse_future(plan.name, own, queries)
+    return GenerationRows(
+        tokens=whole.tokens,
+        prompt_length=whole.prompt_length,
+        text=whole.answer_text,
+        answer_by=whole.answer_by,
+        layers=plan.own,
+        heads=plan.heads,
+        queries=queries,
+        rows=own,
+        source=whole.source,
+        cross_layers=plan.cross,
+        cross_rows=across if plan.cross else None,
+        path=path,
+    )
+
+
+def _refuse_future(name: str, rows: NDArray[np.float32], queries: Sequence[int]) -> None:
+    """Refuse rows that see tokens after their own: such a model's prompt is read anew with every answer."""
+    for place, position in enumerate(queries):
+        if rows[:, :, place, position + 1 :].any():
+            raise TapError(f"{name}: the row of token {position} sees later tokens, so rows cannot be stitched")
+
+
+def _windows(loaded: LoadedModel) -> frozenset[int]:
+    """The widths of the model's windows, in tokens."""
+    config = loaded.backbone.config.get_text_config(decoder=True)
+    widths = [getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size")]
+    return frozenset(width for width in widths if isinstance(width, int))
+
+
+def _batch(loaded: LoadedModel, whole: Transcript, length: int) -> dict[str, Tensor]:
+    """One forward pass over the first `length` tokens of the transcript."""
+    ids = torch.tensor([whole.tokens.ids[:length]], device=loaded.device)
+    if whole.source is None:
+        return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    source = torch.tensor([whole.source.ids], device=loaded.device)
+    return {"input_ids": source, "attention_mask": torch.ones_like(source), "decoder_input_ids": ids}
+
+
+def _pad(loaded: LoadedModel) -> int:
+    """A padding id, which a batch of one does not use, but without which `generate` warns."""
+    found = loaded.tokenizer.pad_token_id
+    return 0 if found is None else int(found)
