@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 import numpy as np
 import torch
 
+from probe.anatomy import adapters_in_use
 from probe.captures import Capture, CaptureOptions, Prepared, load_cached, save_cached
 from probe.cases import Case
 from probe.edits import Edit
@@ -72,8 +73,9 @@ def capture_prepared(
     done = 0
     for window in _windows(prepared, _WINDOW):
         ready: dict[int, Capture] = {}
+        adapters = adapters_in_use(loaded.model) if options.cache is not None else ""
         for place, item in enumerate(window):
-            hit = load_cached(loaded, route, item, options)
+            hit = load_cached(loaded, route, item, options, adapters=adapters)
             if hit is not None:
                 ready[place] = hit
         missing = [place for place in range(len(window)) if place not in ready]
@@ -81,7 +83,7 @@ def capture_prepared(
             members = [missing[place] for place in places]
             fresh = _run(loaded, route, [window[place] for place in members], options)
             for place, one in zip(members, fresh, strict=True):
-                save_cached(loaded, route, window[place], options, one)
+                save_cached(loaded, route, window[place], options, one, adapters=adapters)
                 ready[place] = one
             if progress:
                 progress(done + len(ready), len(prepared))

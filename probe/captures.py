@@ -108,11 +108,13 @@ def load_capture(path: Path) -> Capture:
         raise OutputError(f"{path}: no capture, or a damaged one ({error})") from error
 
 
-def load_cached(loaded: LoadedModel, route: Route, item: Prepared, options: CaptureOptions) -> Capture | None:
-    """The cached capture of this very text, model and options, or None; a damaged file counts as none."""
+def load_cached(
+    loaded: LoadedModel, route: Route, item: Prepared, options: CaptureOptions, *, adapters: str
+) -> Capture | None:
+    """The cached capture of this very text, model, adapters in use and options, or None; also for a damaged file."""
     if options.cache is None:
         return None
-    path = _cache_path(loaded, route, item, options)
+    path = _cache_path(loaded, route, item, options, adapters)
     if not path.exists():
         return None
     try:
@@ -121,17 +123,20 @@ def load_cached(loaded: LoadedModel, route: Route, item: Prepared, options: Capt
         return None
 
 
-def save_cached(loaded: LoadedModel, route: Route, item: Prepared, options: CaptureOptions, capture: Capture) -> None:
+def save_cached(
+    loaded: LoadedModel, route: Route, item: Prepared, options: CaptureOptions, capture: Capture, *, adapters: str
+) -> None:
     """Store a capture under the hash of all that it depends on."""
     if options.cache is not None:
-        save_capture(capture, _cache_path(loaded, route, item, options))
+        save_capture(capture, _cache_path(loaded, route, item, options, adapters))
 
 
-def _cache_path(loaded: LoadedModel, route: Route, item: Prepared, options: CaptureOptions) -> Path:
+def _cache_path(loaded: LoadedModel, route: Route, item: Prepared, options: CaptureOptions, adapters: str) -> Path:
     assert options.cache is not None
     content = {
         "format": _FORMAT,
         "model": loaded.fingerprint,
+        "adapters": adapters,  # as they are now: they can be switched after loading
         "dtype": str(loaded.dtype),
         "device": loaded.device.type,
         "path": route.path,

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from probe.errors import ModelError, TapError
 from probe.models import LoadedModel
-from probe.rowtap import Layer, RowRequest, label_modules, switch_implementation, tap, why_not_tappable
+from probe.rowtap import Layer, RowRequest, eagerly, label_modules, tap, why_not_tappable
 
 Path = Literal["tap", "eager"]
 
@@ -147,12 +147,8 @@ def _eagerly(backbone: Any) -> Iterator[None]:
     if not backbone._can_set_attn_implementation():
         yield
         return
-    previous = backbone.config._attn_implementation
-    switch_implementation(backbone, "eager")
-    try:
+    with eagerly(backbone):
         yield
-    finally:
-        switch_implementation(backbone, previous)
 
 
 def _eager_layers(loaded: LoadedModel, batch: dict[str, Tensor]) -> tuple[dict[Layer, int], str]:

@@ -23,6 +23,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from probe.adapters import WITH_VIRTUAL_TOKENS
 from probe.anatomy import Kind, kind_of
 from probe.edits import EdgeEdit, Edit, HeadEdit, Stack, apply_edges, edge_bias, zero_heads
 from probe.errors import TapError
@@ -131,7 +132,19 @@ class AttentionCall:
 
 
 _request: ContextVar[RowRequest | None] = ContextVar("cijing_row_request", default=None)
-_switch_lock = threading.Lock()
+
+
+@dataclass(kw_only=True)
+class _Switched:
+    """Who computes attention in another way than the model came with; threads share a model, one at a time switches."""
+
+    previous: str
+    taps: list[int]  # thread of each open tap
+    alone: int | None  # the thread that needs another implementation for itself
+
+
+_changed = threading.Condition()
+_switched: dict[int, _Switched] = {}  # by the configuration, which a model shares with the headless one inside
 
 
 @contextlib.contextmanager
@@ -154,24 +167,94 @@ def attached(model: nn.Module) -> Iterator[None]:
 
     Nested and concurrent blocks on one model are counted; the last one restores the previous implementation.
     """
-    root = unwrapped(model)
-    reason = why_not_tappable(root)
+    reason = _virtual_tokens(model) or why_not_tappable(unwrapped(model))
     if reason:
         raise TapError(reason)
-    with _switch_lock:
-        depth = getattr(root, "_cijing_depth", 0)
-        if depth == 0:
-            root._cijing_previous = root.config._attn_implementation
+    root = unwrapped(model)
+    with _changed:
+        state = _wait_for_turn(root, alone=False)
+        if not state.taps:
             label_modules(root)
-            switch_implementation(root, IMPLEMENTATION)
-        root._cijing_depth = depth + 1
+            _switch(root, state, IMPLEMENTATION)
+        state.taps.append(threading.get_ident())
+    try:
+        with _without_whole_graphs(root):
+            yield
+    finally:
+        with _changed:
+            state.taps.remove(threading.get_ident())
+            if not state.taps:
+                _restore(root, state)
+
+
+@contextlib.contextmanager
+def eagerly(root: Any) -> Iterator[None]:
+    """Within the block the model computes eager attention; taps of other threads on it are waited for, and wait."""
+    with _changed:
+        state = _wait_for_turn(root, alone=True)
+        _switch(root, state, "eager")
+        state.alone = threading.get_ident()
     try:
         yield
     finally:
-        with _switch_lock:
-            root._cijing_depth -= 1
-            if root._cijing_depth == 0:
-                switch_implementation(root, root._cijing_previous)
+        with _changed:
+            state.alone = None
+            _restore(root, state)
+
+
+def _wait_for_turn(root: Any, *, alone: bool) -> _Switched:
+    """The model's state once this thread may switch it; TapError where it would wait for itself."""
+    mine = threading.get_ident()
+    while True:
+        state = _switched.setdefault(
+            id(root.config), _Switched(previous=root.config._attn_implementation, taps=[], alone=None)
+        )
+        if state.alone == mine or (alone and mine in state.taps):
+            raise TapError(f"{type(root).__name__} cannot be tapped and computed with eager attention at once")
+        if state.alone is None and not (alone and state.taps):
+            return state
+        _changed.wait()
+
+
+def _switch(root: Any, state: _Switched, name: str) -> None:
+    try:
+        switch_implementation(root, name)
+    except BaseException:  # nothing was switched, so nothing may be remembered
+        del _switched[id(root.config)]
+        raise
+
+
+def _restore(root: Any, state: _Switched) -> None:
+    del _switched[id(root.config)]
+    switch_implementation(root, state.previous)
+    _changed.notify_all()
+
+
+@contextlib.contextmanager
+def _without_whole_graphs(root: Any) -> Iterator[None]:
+    """torch.compile may break its graph at the tap; where it was told not to, say so in place of its own pages."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not type(error).__module__.startswith("torch._dynamo"):
+            raise
+        raise TapError(
+            f"{type(root).__name__} is compiled with fullgraph=True, but rows are kept outside the graph: "
+            "compile without it, or tap the model before it is compiled"
+        ) from error
+
+
+def _virtual_tokens(model: nn.Module) -> str | None:
+    """Why a PEFT wrapper that puts virtual tokens in front of the text gives no rows of the text's tokens."""
+    for wrapper in _unwrapping(model):
+        configs = getattr(wrapper, "peft_config", {}) if hasattr(wrapper, "get_base_model") else {}
+        methods = {str(config.peft_type).rpartition(".")[2] for config in configs.values()} & WITH_VIRTUAL_TOKENS
+        if methods:
+            return (
+                f"{min(methods)} puts virtual tokens in front of the text, so that a key's place is not its token's: "
+                "LoRA and the like can be tapped, or the base model without its adapter"
+            )
+    return None
 
 
 def switch_implementation(root: Any, name: str) -> None:
@@ -196,16 +279,20 @@ def why_not_tappable(root: Any) -> str | None:
 
 def unwrapped(model: nn.Module) -> Any:
     """The transformers model inside DDP, torch.compile and PEFT wrappers, adapters still in place."""
+    return list(_unwrapping(model))[-1]
+
+
+def _unwrapping(model: nn.Module) -> Iterator[Any]:
+    """The model, then what each wrapper holds, from the outside in."""
     inner: Any = model
-    while True:
+    while inner is not None:
+        yield inner
         if hasattr(inner, "get_base_model"):
             inner = inner.get_base_model()
         elif hasattr(inner, "_orig_mod"):
             inner = inner._orig_mod
-        elif isinstance(getattr(inner, "module", None), nn.Module):
-            inner = inner.module
         else:
-            return inner
+            inner = inner.module if isinstance(getattr(inner, "module", None), nn.Module) else None
 
 
 def layer_of(module: nn.Module) -> Layer:
@@ -243,6 +330,12 @@ def _tapped_attention(
     # dropout, not module.training: some families pass 0 in evaluation, some pass the configured value always.
     output = _plain_output(module, query, key, value, terms, dropout=dropout, is_causal=is_causal, kwargs=kwargs)
     if request is not None:
+        device = query.device.type
+        if torch.is_autocast_enabled(device):
+            # SDPA rounds its inputs under autocast; rows are then exact for those, not rounded once more.
+            query, key, value = (part.to(torch.get_autocast_dtype(device)) for part in (query, key, value))
+            with torch.autocast(device, enabled=False):
+                return _serve(request, module, query, key, value, terms, output, dropout=dropout), None
         output = _serve(request, module, query, key, value, terms, output, dropout=dropout)
     return output, None
 
