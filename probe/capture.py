@@ -1,10 +1,12 @@
 """Capture: attention rows, hidden states and value norms of cases, streamed one Capture a case."""
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from probe.anatomy import adapters_in_use
 from probe.captures import Capture, CaptureOptions, Prepared, load_cached, save_cached
@@ -14,7 +16,7 @@ from probe.errors import BudgetError, CijingError, ModelError, SpanError
 from probe.fitting import cut_to_fit
 from probe.models import LoadedModel
 from probe.routes import Forward, Route, batch_for, forward_rows, route_of
-from probe.rowtap import RowRequest
+from probe.rowtap import Layer, RowRequest
 from probe.spans import tokenize, tokens_of
 
 Progress = Callable[[int, int], None]  # done, total
@@ -122,6 +124,8 @@ def rows_and_states(
         heads=options.heads,
         edits=edits,
         value_norms=True,
+        transformed_norms=options.transformed_norms,
+        head_outputs=options.head_outputs,
     )
     batch = batch_for(loaded, [item.tokens.ids for item in items])
     return forward_rows(loaded, route, batch, request, states=options.states)
@@ -171,9 +175,10 @@ def estimate_bytes(
     depth = len({(layer.stack, layer.index) for layer in route.layers}) + 1
     kept_states = 2 * depth * texts * length * width * item if options.states else 0
     inner = max(int(getattr(config, "intermediate_size", None) or 4 * width), width)
+    written = 2 * layers * texts * heads * queries * width * 4 if options.head_outputs else 0
     activations = texts * length * (8 * width + 3 * inner) * item
     mask = texts * length * length  # one byte a pair, made by the model itself
-    return kept_rows + passing_rows + kept_states + activations + mask
+    return kept_rows + passing_rows + kept_states + written + activations + mask
 
 
 def free_memory(device: torch.device) -> int:
@@ -215,11 +220,15 @@ def _run(loaded: LoadedModel, route: Route, items: Sequence[Prepared], options: 
     layers = tuple(layer for layer in route.layers if layer in forward.rows)
     heads = tuple(sorted(options.heads)) if options.heads is not None else tuple(range(route.heads))
     rows = {layer: forward.rows[layer].float().cpu().numpy() for layer in layers}
-    norms = {layer: forward.value_norms[layer].float().cpu().numpy() for layer in layers if forward.value_norms}
+    norms, projected, written = (
+        {layer: found[layer].float().cpu().numpy() for layer in layers if found}
+        for found in (forward.value_norms, forward.transformed_norms, forward.head_outputs)
+    )
     states = {stack: [state.float().cpu().numpy() for state in layered] for stack, layered in forward.states.items()}
     captures = []
     for place, item in enumerate(items):
-        length, queries = len(item.tokens.ids), _queries(item, options)
+        asked, length = _queries(item, options), len(item.tokens.ids)
+        queries = len(asked)
         one = Capture(
             case=item.case,
             tokens=item.tokens,
@@ -227,15 +236,24 @@ def _run(loaded: LoadedModel, route: Route, items: Sequence[Prepared], options: 
             cues=item.cues,
             layers=layers,
             heads=heads,
-            queries=tuple(queries),
-            rows=np.stack([rows[layer][place, :, : len(queries), :length] for layer in layers]),
+            queries=tuple(asked),
+            rows=np.stack([rows[layer][place, :, :queries, :length] for layer in layers]),
             states={stack: np.stack([one[place, :length] for one in layered]) for stack, layered in states.items()},
-            value_norms=np.stack([norms[layer][place][list(heads), :length] for layer in layers]) if norms else None,
+            value_norms=_stacked(norms, layers, place, (list(heads), slice(length))),
+            transformed_norms=_stacked(projected, layers, place, (list(heads), slice(length))),
+            head_outputs=_stacked(written, layers, place, (slice(None), slice(queries))),
             path=route.path,
         )
         _check_finite(loaded, one)
         captures.append(one)
     return captures
+
+
+def _stacked(
+    found: Mapping[Layer, NDArray[np.float32]], layers: Sequence[Layer], place: int, part: tuple[Any, ...]
+) -> NDArray[np.float32] | None:
+    """One text's part of what every layer gave, [layer, ...]; None where nothing was asked for."""
+    return np.stack([found[layer][place][part] for layer in layers]) if found else None
 
 
 def _check_finite(loaded: LoadedModel, one: Capture) -> None:

@@ -23,6 +23,7 @@ from probe.rowtap import Layer
 from probe.spans import Span, TokenMap
 
 _FORMAT = "cijing-capture-1"
+_OPTIONAL = ("value_norms", "transformed_norms", "head_outputs")  # fields of a Capture that may be None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -57,6 +58,10 @@ class Capture:
     """Stack -> [state layer, token, dim]; empty if not asked for."""
     value_norms: NDArray[np.float32] | None = None
     """Norm of each head's value vector, [layer, head, key]; None on the eager path."""
+    transformed_norms: NDArray[np.float32] | None = None
+    """Norm of each value vector through its head's part of W_O (Kobayashi et al. 2020), [layer, head, key]."""
+    head_outputs: NDArray[np.float32] | None = None
+    """What each head writes: its output through its part of W_O, [layer, head, query, model]."""
     path: Literal["tap", "eager"] = "tap"
 
 
@@ -68,6 +73,8 @@ class CaptureOptions:
     heads: frozenset[int] | None = None
     whole_maps: bool = False
     states: bool = True
+    transformed_norms: bool = False
+    head_outputs: bool = False
     batch_tokens: int = 512
     memory_budget: int | None = None
     """Bytes; None takes half of what the device has free."""
@@ -79,8 +86,8 @@ def save_capture(capture: Capture, path: Path) -> None:
     """Write one capture as a safetensors file, under a temporary name first; OutputError where it cannot be."""
     tensors = {"rows": capture.rows, "offsets": capture.tokens.offsets}
     tensors |= {f"states.{stack}": states for stack, states in capture.states.items()}
-    if capture.value_norms is not None:
-        tensors["value_norms"] = capture.value_norms
+    optional = {name: getattr(capture, name) for name in _OPTIONAL}
+    tensors |= {name: array for name, array in optional.items() if array is not None}
     payload = save({name: np.ascontiguousarray(array) for name, array in tensors.items()}, {"cijing": _header(capture)})
     temporary = None
     try:
@@ -145,6 +152,7 @@ def _cache_path(loaded: LoadedModel, route: Route, item: Prepared, options: Capt
         "heads": sorted(options.heads) if options.heads is not None else None,
         "whole": options.whole_maps,
         "states": options.states,
+        "projected": [options.transformed_norms, options.head_outputs],
         "versions": [version(name) for name in ("torch", "transformers", "tokenizers")],
     }
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
@@ -195,7 +203,7 @@ def _rebuilt(header: dict[str, Any], tensors: dict[str, Any]) -> Capture:
         queries=tuple(header["queries"]),
         rows=tensors["rows"],
         states={name.removeprefix("states."): array for name, array in tensors.items() if name.startswith("states.")},
-        value_norms=tensors.get("value_norms"),
+        **{name: tensors.get(name) for name in _OPTIONAL},
         path=header["path"],
     )
 

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from probe.errors import ModelError, TapError
 from probe.models import LoadedModel
-from probe.rowtap import Layer, RowRequest, eagerly, label_modules, tap, why_not_tappable
+from probe.rowtap import Layer, RowRequest, label_modules, tap, why_not_tappable
+from probe.switching import eagerly
 
 Path = Literal["tap", "eager"]
 
@@ -31,6 +32,8 @@ class Forward:
 
     rows: dict[Layer, Tensor]  # [batch, head, query, key]
     value_norms: dict[Layer, Tensor]  # [batch, head, key]; empty on the eager path
+    transformed_norms: dict[Layer, Tensor]  # [batch, head, key]; empty unless asked for
+    head_outputs: dict[Layer, Tensor]  # [batch, head, query, model]; empty unless asked for
     states: dict[str, tuple[Tensor, ...]]  # stack -> embedding, then one a layer: [batch, token, dim]
 
 
@@ -62,11 +65,19 @@ def forward_rows(
             raise TapError(f"{loaded.name}: no rows came from {', '.join(missing)}")
         rows, norms = dict(request.rows), dict(request.value_norms)
     else:
+        if request.wants_projection:
+            raise TapError(f"{loaded.name}: what heads write through W_O needs the tap ({route.reason})")
         if request.edits:
             raise TapError(f"{loaded.name}: attention cannot be edited on the eager path ({route.reason})")
         maps, output = eager_maps(loaded, batch, states=states)
         rows, norms = _asked_rows(maps, request), {}
-    return Forward(rows=rows, value_norms=norms, states=_states(loaded, output) if states else {})
+    return Forward(
+        rows=rows,
+        value_norms=norms,
+        transformed_norms=dict(request.transformed_norms),
+        head_outputs=dict(request.head_outputs),
+        states=_states(loaded, output) if states else {},
+    )
 
 
 def batch_for(loaded: LoadedModel, ids: Sequence[Sequence[int]]) -> dict[str, Tensor]:

@@ -11,7 +11,6 @@ This module is the only home of transformers' AttentionInterface.
 import contextlib
 import re
 import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -23,11 +22,13 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from probe.adapters import WITH_VIRTUAL_TOKENS
 from probe.anatomy import Kind, kind_of
 from probe.edits import EdgeEdit, Edit, HeadEdit, Stack, apply_edges, edge_bias, zero_heads
 from probe.errors import TapError
+from probe.projection import Handed, followed, is_handed, written
 from probe.rows import ScoreTerms, additive_mask, attention_rows
+from probe.switching import computed_together
+from probe.wrappers import is_reentrant, outside_of_graphs, unwrapped, virtual_tokens
 
 # Neutral on purpose: "sdpa", "flash" or "flex" inside the name would trigger special paths in transformers.
 IMPLEMENTATION = "cijing_rows"
@@ -53,6 +54,9 @@ class RowRequest:
 
     queries: token positions for each batch item; None takes every row of every call.
     layers, stacks, heads: what to read; None reads all. Edits have filters of their own.
+    value_norms, transformed_norms, head_outputs: norms of value vectors, the same through W_O, and what each head
+    writes; the last two follow attention's output to W_O, so they need `tap`, and refuse families that put a gate or
+    a norm between. They carry no gradient.
     """
 
     def __init__(
@@ -64,6 +68,8 @@ class RowRequest:
         heads: Iterable[int] | None = None,
         edits: Sequence[Edit] = (),
         value_norms: bool = False,
+        transformed_norms: bool = False,
+        head_outputs: bool = False,
         every_call: bool = False,
         inspect: "Callable[[AttentionCall], None] | None" = None,
     ) -> None:
@@ -75,10 +81,16 @@ class RowRequest:
         self.heads = None if heads is None else tuple(sorted(set(heads)))
         self.edits = tuple(edits)
         self.wants_value_norms = value_norms
+        self.wants_transformed_norms = transformed_norms
+        self.wants_head_outputs = head_outputs
         self.every_call = every_call
         self.inspect = inspect
         self.calls: dict[Layer, list[Tensor]] = {}
         self.value_norms: dict[Layer, Tensor] = {}  # [batch, head, key]
+        self.transformed_norms: dict[Layer, Tensor] = {}  # of value vectors through W_O, [batch, head, key]
+        self.head_outputs: dict[Layer, Tensor] = {}  # of the latest call through W_O, [batch, head, query, model]
+        self.follows = False
+        self.handed: tuple[Layer, Handed] | None = None
         self.seen: set[Layer] = set()
 
     @property
@@ -116,6 +128,40 @@ class RowRequest:
             calls.clear()
         calls.append(rows)
 
+    @property
+    def wants_projection(self) -> bool:
+        """Whether anything through W_O is asked for."""
+        return self.wants_transformed_norms or self.wants_head_outputs
+
+    def hand_over(self, layer: Layer, handed: Handed) -> None:
+        """Remember what attention returned until its output projection is seen."""
+        if not self.follows:
+            raise TapError("head outputs and transformed norms come with tap(model, request), not with rows=request")
+        self.refuse_unfollowed()
+        self.handed = layer, handed
+
+    def project(self, module: nn.Module, given: Tensor, result: Tensor) -> None:
+        """Take what the heads wrote, if this linear map was given what attention returned last."""
+        if self.handed is None or not is_handed(self.handed[1], given):
+            return
+        layer, handed = self.handed
+        self.handed = None
+        outputs, norms = self.wants_head_outputs, self.wants_transformed_norms
+        found = written(handed, module, given, result, outputs=outputs, norms=norms)
+        if found.head_outputs is not None:
+            kept = found.head_outputs
+            self.head_outputs[layer] = kept if self.heads is None else kept[:, list(self.heads)]
+        if found.transformed_norms is not None:
+            self.transformed_norms[layer] = found.transformed_norms
+
+    def refuse_unfollowed(self) -> None:
+        """TapError where attention's output was not handed to a linear map as it is."""
+        if self.handed is not None:
+            raise TapError(
+                f"{self.handed[0].module}: attention's output does not go into a linear map as it is (a gate or a norm "
+                "between, or a fused projection), so what each head writes is not defined; rows can be had without"
+            )
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AttentionCall:
@@ -134,26 +180,13 @@ class AttentionCall:
 _request: ContextVar[RowRequest | None] = ContextVar("cijing_row_request", default=None)
 
 
-@dataclass(kw_only=True)
-class _Switched:
-    """Who computes attention in another way than the model came with; threads share a model, one at a time switches."""
-
-    previous: str
-    taps: list[int]  # thread of each open tap
-    alone: int | None  # the thread that needs another implementation for itself
-
-
-_changed = threading.Condition()
-_switched: dict[int, _Switched] = {}  # by the configuration, which a model shares with the headless one inside
-
-
 @contextlib.contextmanager
 def tap(model: nn.Module, request: RowRequest) -> Iterator[RowRequest]:
     """Within the block, forward passes and `generate` of `model` fill `request` and obey its edits.
 
     Raises TapError where the model's family does not pass through transformers' attention interface.
     """
-    with attached(model):
+    with attached(model), _following(unwrapped(model), request):
         token = _request.set(request)
         try:
             yield request
@@ -162,108 +195,31 @@ def tap(model: nn.Module, request: RowRequest) -> Iterator[RowRequest]:
 
 
 @contextlib.contextmanager
+def _following(root: nn.Module, request: RowRequest) -> Iterator[None]:
+    if not request.wants_projection:
+        yield
+        return
+    request.follows = True
+    try:
+        with followed(root, request.project):
+            yield
+    finally:
+        request.follows = False
+    request.refuse_unfollowed()
+
+
+@contextlib.contextmanager
 def attached(model: nn.Module) -> Iterator[None]:
     """Within the block `model` computes attention through the tap, and accepts `model(**batch, rows=request)`.
 
     Nested and concurrent blocks on one model are counted; the last one restores the previous implementation.
     """
-    reason = _virtual_tokens(model) or why_not_tappable(unwrapped(model))
+    reason = virtual_tokens(model) or why_not_tappable(unwrapped(model))
     if reason:
         raise TapError(reason)
     root = unwrapped(model)
-    with _changed:
-        state = _wait_for_turn(root, alone=False)
-        if not state.taps:
-            label_modules(root)
-            _switch(root, state, IMPLEMENTATION)
-        state.taps.append(threading.get_ident())
-    try:
-        with _without_whole_graphs(root):
-            yield
-    finally:
-        with _changed:
-            state.taps.remove(threading.get_ident())
-            if not state.taps:
-                _restore(root, state)
-
-
-@contextlib.contextmanager
-def eagerly(root: Any) -> Iterator[None]:
-    """Within the block the model computes eager attention; taps of other threads on it are waited for, and wait."""
-    with _changed:
-        state = _wait_for_turn(root, alone=True)
-        _switch(root, state, "eager")
-        state.alone = threading.get_ident()
-    try:
+    with computed_together(root, IMPLEMENTATION, first=label_modules), outside_of_graphs(root):
         yield
-    finally:
-        with _changed:
-            state.alone = None
-            _restore(root, state)
-
-
-def _wait_for_turn(root: Any, *, alone: bool) -> _Switched:
-    """The model's state once this thread may switch it; TapError where it would wait for itself."""
-    mine = threading.get_ident()
-    while True:
-        state = _switched.setdefault(
-            id(root.config), _Switched(previous=root.config._attn_implementation, taps=[], alone=None)
-        )
-        if state.alone == mine or (alone and mine in state.taps):
-            raise TapError(f"{type(root).__name__} cannot be tapped and computed with eager attention at once")
-        if state.alone is None and not (alone and state.taps):
-            return state
-        _changed.wait()
-
-
-def _switch(root: Any, state: _Switched, name: str) -> None:
-    try:
-        switch_implementation(root, name)
-    except BaseException:  # nothing was switched, so nothing may be remembered
-        del _switched[id(root.config)]
-        raise
-
-
-def _restore(root: Any, state: _Switched) -> None:
-    del _switched[id(root.config)]
-    switch_implementation(root, state.previous)
-    _changed.notify_all()
-
-
-@contextlib.contextmanager
-def _without_whole_graphs(root: Any) -> Iterator[None]:
-    """torch.compile may break its graph at the tap; where it was told not to, say so in place of its own pages."""
-    try:
-        yield
-    except RuntimeError as error:
-        if not type(error).__module__.startswith("torch._dynamo"):
-            raise
-        raise TapError(
-            f"{type(root).__name__} is compiled with fullgraph=True, but rows are kept outside the graph: "
-            "compile without it, or tap the model before it is compiled"
-        ) from error
-
-
-def _virtual_tokens(model: nn.Module) -> str | None:
-    """Why a PEFT wrapper that puts virtual tokens in front of the text gives no rows of the text's tokens."""
-    for wrapper in _unwrapping(model):
-        configs = getattr(wrapper, "peft_config", {}) if hasattr(wrapper, "get_base_model") else {}
-        methods = {str(config.peft_type).rpartition(".")[2] for config in configs.values()} & WITH_VIRTUAL_TOKENS
-        if methods:
-            return (
-                f"{min(methods)} puts virtual tokens in front of the text, so that a key's place is not its token's: "
-                "LoRA and the like can be tapped, or the base model without its adapter"
-            )
-    return None
-
-
-def switch_implementation(root: Any, name: str) -> None:
-    """Set the attention implementation and check that it took: families that cannot switch only log a warning."""
-    root.set_attn_implementation(name)
-    if root.config._attn_implementation != name:
-        raise TapError(
-            f"{type(root).__name__} stayed with attention {root.config._attn_implementation!r} when asked for {name!r}"
-        )
 
 
 def why_not_tappable(root: Any) -> str | None:
@@ -272,27 +228,9 @@ def why_not_tappable(root: Any) -> str | None:
         return f"{type(root).__name__} is no transformers model: the tap needs a PreTrainedModel"
     if not root._can_set_attn_implementation():
         return f"{type(root).__name__} does not pass through transformers' attention interface"
-    if _reentrant(root):
+    if is_reentrant(root):
         return "reentrant gradient checkpointing drops the gradient of attention rows: use use_reentrant=False"
     return None
-
-
-def unwrapped(model: nn.Module) -> Any:
-    """The transformers model inside DDP, torch.compile and PEFT wrappers, adapters still in place."""
-    return list(_unwrapping(model))[-1]
-
-
-def _unwrapping(model: nn.Module) -> Iterator[Any]:
-    """The model, then what each wrapper holds, from the outside in."""
-    inner: Any = model
-    while inner is not None:
-        yield inner
-        if hasattr(inner, "get_base_model"):
-            inner = inner.get_base_model()
-        elif hasattr(inner, "_orig_mod"):
-            inner = inner._orig_mod
-        else:
-            inner = inner.module if isinstance(getattr(inner, "module", None), nn.Module) else None
 
 
 def layer_of(module: nn.Module) -> Layer:
@@ -414,6 +352,9 @@ def _serve(
             output=output,
         )
         request.inspect(call)
+    if request.wants_projection and request.reads(layer):
+        handed = Handed(module=layer.module, output=output, value=value, positions=_positions(request, query))
+        request.hand_over(layer, handed)
     return output
 
 
@@ -493,15 +434,6 @@ def _index(name: str) -> int:
 
 def _inside_backward() -> bool:
     return bool(torch._C._current_graph_task_id() != -1)
-
-
-def _reentrant(root: Any) -> bool:
-    for module in root.modules():
-        # vars, for a miss in a Module's own lookup is slow; what switches checkpointing on sets both on the instance.
-        own = vars(module)
-        if own.get("gradient_checkpointing", False) and own.get("_gradient_checkpointing_func") is not None:
-            return bool(getattr(own["_gradient_checkpointing_func"], "keywords", {}).get("use_reentrant", True))
-    return False
 
 
 AttentionInterface.register(IMPLEMENTATION, _tapped_attention)
