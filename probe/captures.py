@@ -89,6 +89,11 @@ def save_capture(capture: Capture, path: Path) -> None:
     optional = {name: getattr(capture, name) for name in _OPTIONAL}
     tensors |= {name: array for name, array in optional.items() if array is not None}
     payload = save({name: np.ascontiguousarray(array) for name, array in tensors.items()}, {"cijing": _header(capture)})
+    write_whole(path, payload, what="the capture")
+
+
+def write_whole(path: Path, payload: bytes, *, what: str) -> None:
+    """Write a file under a temporary name first, so that it is there whole or not at all; OutputError."""
     temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -99,7 +104,7 @@ def save_capture(capture: Capture, path: Path) -> None:
     except OSError as error:
         if temporary is not None:
             Path(temporary).unlink(missing_ok=True)
-        raise OutputError(f"{path}: cannot write the capture ({error.strerror or error})") from error
+        raise OutputError(f"{path}: cannot write {what} ({error.strerror or error})") from error
 
 
 def load_capture(path: Path) -> Capture:

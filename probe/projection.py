@@ -73,8 +73,9 @@ def is_handed(handed: Handed, given: Tensor) -> bool:
 
 def written(handed: Handed, module: nn.Module, given: Tensor, result: Tensor, *, outputs: bool, norms: bool) -> Written:
     """What each head wrote, checked: heads and bias must add up to the linear map's own output (TapError)."""
-    with torch.no_grad(), torch.autocast(given.device.type, enabled=False):
+    with torch.no_grad():
         matrix, bias = _matrix_of(handed, module, given)
+    with torch.no_grad(), torch.autocast(given.device.type, enabled=False):
         heads, dim = handed.output.shape[2:]
         matrix = matrix.view(heads, dim, -1)  # [head, dim, model]
         per_head = _through(handed, matrix)
