@@ -242,6 +242,7 @@ def _run(loaded: LoadedModel, route: Route, items: Sequence[Prepared], options: 
             value_norms=_stacked(norms, layers, place, (list(heads), slice(length))),
             transformed_norms=_stacked(projected, layers, place, (list(heads), slice(length))),
             head_outputs=_stacked(written, layers, place, (slice(None), slice(queries))),
+            final_norms=route.final_norms,
             path=route.path,
         )
         _check_finite(loaded, one)

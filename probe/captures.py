@@ -41,7 +41,8 @@ class Prepared:
 class Capture:
     """What one model computed on one case.
 
-    Attention layer k reads state k: states hold the embedding at 0 and the output of layer k at k + 1.
+    Attention layer k reads state k: states hold the embedding at 0 and the output of layer k at k + 1, the last one
+    behind the model's final norm where it has one.
     """
 
     case: Case
@@ -62,6 +63,8 @@ class Capture:
     """Norm of each value vector through its head's part of W_O (Kobayashi et al. 2020), [layer, head, key]."""
     head_outputs: NDArray[np.float32] | None = None
     """What each head writes: its output through its part of W_O, [layer, head, query, model]."""
+    final_norms: frozenset[str] | None = None
+    """Stacks whose last state stands behind a final norm; None where that is not known."""
     path: Literal["tap", "eager"] = "tap"
 
 
@@ -181,6 +184,7 @@ def _header(capture: Capture) -> str:
         "layers": [asdict(layer) for layer in capture.layers],
         "heads": capture.heads,
         "queries": capture.queries,
+        "final_norms": None if capture.final_norms is None else sorted(capture.final_norms),
         "path": capture.path,
     }
     return json.dumps(header, ensure_ascii=False)
@@ -209,6 +213,7 @@ def _rebuilt(header: dict[str, Any], tensors: dict[str, Any]) -> Capture:
         rows=tensors["rows"],
         states={name.removeprefix("states."): array for name, array in tensors.items() if name.startswith("states.")},
         **{name: tensors.get(name) for name in _OPTIONAL},
+        final_norms=None if header.get("final_norms") is None else frozenset(header["final_norms"]),
         path=header["path"],
     )
 

@@ -41,7 +41,7 @@ def bertviz_arguments(capture: Capture) -> dict[str, Any]:
     return {**named, "encoder_tokens": tokens, "decoder_tokens": tokens}
 
 
-def hooked_tensors(capture: Capture, *, final_norm: bool = True) -> dict[str, Tensor]:
+def hooked_tensors(capture: Capture) -> dict[str, Tensor]:
     """Maps and states under TransformerLens' names, with a batch of one.
 
     `blocks.{l}.attn.hook_pattern` [1, head, query, key]; `blocks.{l}.hook_resid_pre` and `hook_resid_post` [1, token,
@@ -50,9 +50,8 @@ def hooked_tensors(capture: Capture, *, final_norm: bool = True) -> dict[str, Te
 
     Three differences from TransformerLens: `hook_embed` holds learned positions as well, where a family adds them;
     after a block that ends in a norm (BERT) `hook_resid_post` is the normalised state; and where the last state
-    stands after the model's final norm, as in decoders and T5, it is no residual: it is named `final_state`, and the
-    last `hook_resid_post` is left out. `final_norm=False` says of an encoder-decoder or a decoder that it has none.
-    An encoder alone is taken to have none. OutputError where the capture does not hold every row.
+    stands behind the model's final norm, as in most decoders, it is no residual: it is named `final_state`, and the
+    last `hook_resid_post` is left out. OutputError where the capture does not hold every row.
     """
     _check_whole(capture)
     named: dict[str, Tensor] = {}
@@ -63,7 +62,7 @@ def hooked_tensors(capture: Capture, *, final_norm: bool = True) -> dict[str, Te
         named[f"{block}.{attention}.hook_pattern"] = _batch_of_one(rows)
     for stack, states in capture.states.items():
         blocks, embed = (f"{stack}.", f"{stack}.hook_embed") if both else ("blocks.", "hook_embed")
-        named |= _residuals(states, blocks, embed, ends_in_norm=final_norm and (both or stack == "decoder"))
+        named |= _residuals(states, blocks, embed, normed=capture.final_norms is None or stack in capture.final_norms)
     return named
 
 
@@ -78,12 +77,12 @@ def attention_table(captures: Iterable[Capture]) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
-def save_tensors(capture: Capture, path: Path, *, final_norm: bool = True) -> None:
+def save_tensors(capture: Capture, path: Path) -> None:
     """Write `hooked_tensors` as a safetensors file; its metadata names the case, text, tokens and modules as JSON.
 
     Any reader of safetensors opens it; `safetensors.safe_open(path, "pt").metadata()` gives the metadata.
     """
-    tensors = {name: tensor.numpy() for name, tensor in hooked_tensors(capture, final_norm=final_norm).items()}
+    tensors = {name: tensor.numpy() for name, tensor in hooked_tensors(capture).items()}
     write_whole(path, save(tensors, _metadata(capture)), what="the export")
 
 
@@ -109,15 +108,15 @@ def _maps_by_place(capture: Capture, stack: Stack) -> tuple[Tensor, ...]:
     return tuple(_batch_of_one(capture.rows[place]) for place in places)
 
 
-def _residuals(states: NDArray[np.float32], blocks: str, embed: str, *, ends_in_norm: bool) -> dict[str, Tensor]:
+def _residuals(states: NDArray[np.float32], blocks: str, embed: str, *, normed: bool) -> dict[str, Tensor]:
     named = {embed: _batch_of_one(states[0])}
     last = len(states) - 1
     for place, state in enumerate(states):
         if place < last:
             named[f"{blocks}{place}.hook_resid_pre"] = _batch_of_one(state)
-        if place > 0 and not (ends_in_norm and place == last):
+        if place > 0 and not (normed and place == last):
             named[f"{blocks}{place - 1}.hook_resid_post"] = _batch_of_one(state)
-    if ends_in_norm:
+    if normed:
         named[f"{embed.removesuffix('hook_embed')}final_state"] = _batch_of_one(states[last])
     return named
 

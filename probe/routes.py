@@ -1,8 +1,10 @@
 """Which way a model's rows can be had: through the tap, or, visibly, through eager attention."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -24,6 +26,7 @@ class Route:
     layers: tuple[Layer, ...]  # every softmax attention layer, in the order encoder, decoder, cross
     heads: int
     reason: str  # why the eager path, or "" for the tap
+    final_norms: frozenset[str]  # stacks whose last state is no block's own output: a norm, or more, stands behind it
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -46,10 +49,10 @@ def route_of(loaded: LoadedModel) -> Route:
     eager, refusal = _eager_layers(loaded, batch)
     tapped, reason = _tapped_layers(loaded, batch)
     if tapped and (not eager or set(tapped) == set(eager)):
-        return Route(path="tap", layers=_ordered(tapped), heads=_one_head_count(loaded, tapped), reason="")
+        return _route(loaded, batch, "tap", tapped, "")
     if eager:
         why = reason or f"the tap saw {len(tapped)} of {len(eager)} softmax layers of {_kind(loaded)}"
-        return Route(path="eager", layers=_ordered(eager), heads=_one_head_count(loaded, eager), reason=why)
+        return _route(loaded, batch, "eager", eager, why)
     raise ModelError(f"{loaded.name}: no attention rows can be had from {_kind(loaded)}: {refusal or reason}")
 
 
@@ -185,6 +188,35 @@ def _tapped_layers(loaded: LoadedModel, batch: dict[str, Tensor]) -> tuple[dict[
     except TapError as error:
         return {}, str(error)
     return {layer: rows.shape[1] for layer, rows in request.rows.items()}, ""
+
+
+def _route(loaded: LoadedModel, batch: dict[str, Tensor], path: Path, layers: dict[Layer, int], reason: str) -> Route:
+    ordered, norms = _ordered(layers), _final_norms(loaded, batch, layers)
+    return Route(path=path, layers=ordered, heads=_one_head_count(loaded, layers), reason=reason, final_norms=norms)
+
+
+def _final_norms(loaded: LoadedModel, batch: dict[str, Tensor], layers: Iterable[Layer]) -> frozenset[str]:
+    """Stacks whose last state differs from what their last block gives; also those whose blocks are not found."""
+    modules = {module._cijing_layer.module: module for module in loaded.backbone.modules()}
+    lists = {layer.stack: modules.get(re.split(r"\.\d+(?:\.|$)", layer.module)[0]) for layer in layers}
+    given: dict[str, Any] = {}
+
+    def keep(stack: str, module: nn.Module, args: Any, output: Any) -> None:
+        given[stack] = output[0] if isinstance(output, tuple) else output
+
+    hooks = [
+        blocks[-1].register_forward_hook(partial(keep, stack))
+        for stack, blocks in lists.items()
+        if stack != "cross" and isinstance(blocks, nn.ModuleList)
+    ]
+    try:
+        with torch.inference_mode():
+            states = _states(loaded, loaded.backbone(**batch, output_hidden_states=True, **_no_cache(loaded)))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    own = {name for name, found in states.items() if name in given and torch.equal(found[-1], given[name])}
+    return frozenset(states) - own
 
 
 def _asked_rows(maps: dict[Layer, Tensor], request: RowRequest) -> dict[Layer, Tensor]:

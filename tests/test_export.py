@@ -1,14 +1,16 @@
 """Captures as BertViz, TransformerLens, pandas and safetensors want them."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+import transformers
 from safetensors import safe_open
 
 from probe.capture import capture
-from probe.captures import CaptureOptions
+from probe.captures import CaptureOptions, load_capture, save_capture
 from probe.cases import case_of
 from probe.errors import OutputError
 from probe.export import attention_table, bertviz_arguments, hooked_tensors, save_tensors
@@ -93,19 +95,41 @@ def test_transformerlens_names_hold_maps_and_the_states_around_each_block(family
     assert named["hook_embed"].shape == (1, len(one.tokens.ids), 32)
 
 
-def test_a_state_behind_the_final_norm_is_not_called_a_residual():
-    loaded, one = whole("llama")
-    blocks = []
-    hook = loaded.backbone.layers[-1].register_forward_hook(lambda m, a, output: blocks.append(output))
-    with torch.no_grad():
-        last = loaded.backbone(**batch_for(loaded, [one.tokens.ids])).last_hidden_state
-    hook.remove()
+@pytest.mark.parametrize(
+    ("family", "normed"),
+    [("bert", []), ("gpt2", ["decoder"]), ("llama", ["decoder"]), ("t5", ["decoder", "encoder"]), ("bart", [])],
+)
+def test_a_state_behind_a_final_norm_is_not_called_a_residual(family, normed):
+    loaded, one = whole(family)
     named = hooked_tensors(one)
-    assert "blocks.2.hook_resid_post" not in named and torch.allclose(named["final_state"], last, atol=1e-5)
-    assert not torch.allclose(last, blocks[0], atol=1e-2)  # the residual is another one indeed
-    assert "blocks.2.hook_resid_post" in hooked_tensors(one, final_norm=False)
-    encoder = hooked_tensors(whole("bert")[1])
-    assert "blocks.2.hook_resid_post" in encoder and "final_state" not in encoder
+    assert sorted(one.final_norms) == normed
+    prefixes = {"encoder": "encoder.", "decoder": "decoder."} if len(one.states) > 1 else dict.fromkeys(one.states, "")
+    _, output = own_maps(loaded, one)
+    for stack, prefix in prefixes.items():
+        states = output.hidden_states if prefix == "" else output[f"{stack}_hidden_states"]
+        last = f"{prefix or 'blocks.'}{len(states) - 2}.hook_resid_post"
+        assert (last in named) == (stack not in normed) and (f"{prefix}final_state" in named) == (stack in normed)
+        kept = named[last if last in named else f"{prefix}final_state"]
+        assert torch.allclose(kept, states[-1], atol=1e-4)
+
+
+def test_what_stands_behind_a_final_norm_is_kept_on_disk(tmp_path):
+    _, one = whole("llama")
+    save_capture(one, tmp_path / "one.safetensors")
+    assert load_capture(tmp_path / "one.safetensors").final_norms == frozenset({"decoder"})
+
+
+def test_an_encoder_with_a_final_norm_is_seen_and_what_is_not_known_counts_as_one():
+    config = transformers.ModernBertConfig(
+        vocab_size=400, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+        pad_token_id=0, bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2,
+    )  # fmt: skip
+    loaded = model_from_parts(transformers.ModernBertModel(config), tiny_bert()[1], name="modern")
+    (one,) = capture(loaded, [CASE], options=CaptureOptions(whole_maps=True))
+    assert "final_state" in hooked_tensors(one)
+    _, bert = whole("bert")
+    assert "final_state" not in hooked_tensors(bert)
+    assert "final_state" in hooked_tensors(replace(bert, final_norms=None))
 
 
 def test_layers_keep_their_own_numbers_where_a_choice_was_captured():
