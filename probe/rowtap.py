@@ -192,6 +192,11 @@ def tap(model: nn.Module, request: RowRequest) -> Iterator[RowRequest]:
             yield request
         finally:
             _request.reset(token)
+    if not request.seen:
+        raise TapError(
+            f"no attention of {type(unwrapped(model)).__name__} came through the tap: nothing ran, it ran in another "
+            "thread or process, or its layers do not pass through transformers' attention interface"
+        )
 
 
 @contextlib.contextmanager
