@@ -8,6 +8,7 @@ import pytest
 from probe.captures import Capture
 from probe.cases import case_of
 from probe.errors import TapError
+from probe.findings import observation_frame
 from probe.measures.focus import (
     FOCUS,
     Measure,
@@ -162,3 +163,17 @@ def test_a_row_that_carries_nothing_is_not_a_number_rather_than_uniform():
 def test_a_weighting_that_the_capture_cannot_give_is_refused(weighting, message):
     with pytest.raises(TapError, match=message):
         focus(made(ROW, BACK), weighting=weighting)
+
+
+def test_observations_say_how_their_rows_were_weighted():
+    one = weighted([0.1, 1, 1, 1, 1, 1, 1, 0.5])
+    frames = [
+        observation_frame(
+            focus(one, weighting=name)[None], model="m", cases=["x"], layers=one.layers, heads=one.heads, seed=0,
+            weighting=name,
+        )
+        for name in ("none", "value norm")
+    ]  # fmt: skip
+    assert [set(frame["weighting"]) for frame in frames] == [{"none"}, {"value norm"}]
+    first = [frame[(frame["key"] == "first")]["value"].item() for frame in frames]
+    assert first[0] > 5 * first[1]

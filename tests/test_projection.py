@@ -189,13 +189,13 @@ def test_an_edited_edge_is_in_the_head_outputs():
 
 def test_a_gate_between_attention_and_its_projection_is_refused():
     config = transformers.Qwen3NextConfig(
-        vocab_size=99, hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=16, layer_types=["full_attention"], num_experts=2, num_experts_per_tok=1,
+        vocab_size=99, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=16, layer_types=["full_attention"] * 2, num_experts=2, num_experts_per_tok=1,
         moe_intermediate_size=16, shared_expert_intermediate_size=16,
     )  # fmt: skip
     model = transformers.Qwen3NextModel(config).eval()
     request = RowRequest([[1]], head_outputs=True)
-    with pytest.raises(TapError, match=r"layers\.0\.self_attn: attention's output does not go into a linear map"):  # noqa: SIM117
+    with pytest.raises(TapError, match=r"^layers\.0\.self_attn: attention's output does not go into a linear map"):  # noqa: SIM117
         with torch.no_grad(), tap(model, request):
             model(input_ids=torch.tensor([[1, 2, 3]]), use_cache=False)
 
