@@ -13,10 +13,11 @@ if TYPE_CHECKING:
     from probe.edits import EdgeEdit, HeadEdit
     from probe.errors import CijingError
     from probe.experiments.causes import CutEffects, cut_effects
+    from probe.export import attention_table, bertviz_arguments, hooked_tensors, save_tensors
     from probe.figures import head_map, layer_curve, png_bytes, save_png, sentence_map
     from probe.flips import benjamini_hochberg, flip_tests
     from probe.generation import GenerationRows, generate_rows, replay_rows
-    from probe.measures.focus import FOCUS, Measure, focus, merged_row
+    from probe.measures.focus import FOCUS, WEIGHTINGS, Measure, focus, merged_row, weighted_lengths, weighted_rows
     from probe.measures.states import (
         context_embedding,
         cosines_by_sense,
@@ -39,16 +40,17 @@ if TYPE_CHECKING:
     from probe.study import run_report
 
 __all__ = [
-    "FOCUS", "Capture", "CaptureOptions", "Case", "CaseSet", "CheckItem", "CheckReport", "CijingError", "CutEffects",
-    "EdgeEdit", "GenerationRows", "HeadEdit", "KnownModel", "Layer", "LoadedModel", "Measure", "Picture", "Prepared",
-    "Route", "RowRequest", "RunFolder", "Section", "Span", "StudySettings", "Table", "TokenMap", "attached",
-    "batch_for", "benjamini_hochberg", "bootstrap", "capture_cases", "case_of", "check_model", "context_embedding",
-    "contrasts_of", "cosines_by_sense", "cut_effects", "default_readout", "differences", "flip_tests", "focus",
-    "generate_rows", "head_map", "known_models", "labels_of", "layer_curve", "load_capture", "load_cases", "load_model",
-    "merge_rows", "merged_row", "model_from_parts", "most_frequent_sense", "open_run", "png_bytes", "prepare",
-    "read_state", "render_report", "replay_rows", "route_of", "run_comparison", "run_report", "save_capture",
-    "save_png", "sense_accuracy", "sentence_map", "shipped_sets", "silhouette", "slot_pairs", "tap", "tokenize",
-    "tokens_of", "two_characters_rule", "words_of",
+    "FOCUS", "WEIGHTINGS", "Capture", "CaptureOptions", "Case", "CaseSet", "CheckItem", "CheckReport", "CijingError",
+    "CutEffects", "EdgeEdit", "GenerationRows", "HeadEdit", "KnownModel", "Layer", "LoadedModel", "Measure", "Picture",
+    "Prepared", "Route", "RowRequest", "RunFolder", "Section", "Span", "StudySettings", "Table", "TokenMap", "attached",
+    "attention_table", "batch_for", "benjamini_hochberg", "bertviz_arguments", "bootstrap", "capture_cases", "case_of",
+    "check_model", "context_embedding", "contrasts_of", "cosines_by_sense", "cut_effects", "default_readout",
+    "differences", "flip_tests", "focus", "generate_rows", "head_map", "hooked_tensors", "known_models", "labels_of",
+    "layer_curve", "load_capture", "load_cases", "load_model", "merge_rows", "merged_row", "model_from_parts",
+    "most_frequent_sense", "open_run", "png_bytes", "prepare", "read_state", "render_report", "replay_rows", "route_of",
+    "run_comparison", "run_report", "save_capture", "save_png", "save_tensors", "sense_accuracy", "sentence_map",
+    "shipped_sets", "silhouette", "slot_pairs", "tap", "tokenize", "tokens_of", "two_characters_rule",
+    "weighted_lengths", "weighted_rows", "words_of",
 ]  # fmt: skip
 
 # Names and not imports, or `python -m probe --help` would wait for torch.
@@ -61,10 +63,19 @@ _NAMES_OF = {
     "edits": ("EdgeEdit", "HeadEdit"),
     "errors": ("CijingError",),
     "experiments.causes": ("CutEffects", "cut_effects"),
+    "export": ("attention_table", "bertviz_arguments", "hooked_tensors", "save_tensors"),
     "figures": ("head_map", "layer_curve", "png_bytes", "save_png", "sentence_map"),
     "flips": ("benjamini_hochberg", "flip_tests"),
     "generation": ("GenerationRows", "generate_rows", "replay_rows"),
-    "measures.focus": ("FOCUS", "Measure", "focus", "merged_row"),
+    "measures.focus": (
+        "FOCUS",
+        "WEIGHTINGS",
+        "Measure",
+        "focus",
+        "merged_row",
+        "weighted_lengths",
+        "weighted_rows",
+    ),
     "measures.states": (
         "context_embedding",
         "cosines_by_sense",

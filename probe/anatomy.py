@@ -169,9 +169,55 @@ def fingerprint(model: Any, tokenizer: Any) -> str:
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
         digest.update(_bytes(tensor))
+    digest.update(adapters_in_use(model).encode())
     digest.update(_settings(base_of(model).config))
     digest.update(_tokenizer_text(tokenizer))
     return digest.hexdigest()
+
+
+def adapters_in_use(model: Any) -> str:
+    """Which injected adapters act now, and a hash of their weights; "" for a model without any.
+
+    Loading holds every adapter, whichever is active, disabled or merged, so weights alone do not tell them apart.
+    """
+    digest, found = hashlib.sha256(), False
+    for name, module in model.named_modules():
+        if not hasattr(module, "active_adapters") or not hasattr(module, "adapter_layer_names"):
+            continue
+        found = True
+        state = [module.active_adapters, module.disable_adapters, getattr(module, "merged_adapters", [])]
+        digest.update(json.dumps([name, *state, getattr(module, "scaling", {})], default=str).encode())
+        for part in module.adapter_layer_names:
+            kept: Any = getattr(module, part, {})
+            tensors = kept.state_dict() if hasattr(kept, "state_dict") else kept
+            for key in sorted(tensors):
+                digest.update(f"{part}.{key}".encode())
+                digest.update(_bytes(tensors[key]))
+    return digest.hexdigest() if found else ""
+
+
+def check_weights(model: Any, name: str) -> None:
+    """Raises ModelError where the weights are not in memory as they compute, or compute otherwise in a batch."""
+    import torch
+
+    tensors = model.state_dict()
+    packed = [key for key, tensor in tensors.items() if not isinstance(tensor, torch.Tensor)]
+    if packed:
+        raise ModelError(
+            f"{name}: {len(packed)} weights are packed by torch.ao quantization, first {packed[0]}, and cannot be "
+            "told apart; load the model unquantised, or in 4 bit with bitsandbytes"
+        )
+    away = [key for key, tensor in tensors.items() if tensor.device.type == "meta"]
+    if away:
+        raise ModelError(
+            f"{name}: {len(away)} weights are offloaded, first {away[0]}; load it whole into memory, in bfloat16 or "
+            "4 bit if it is large (rowtap.tap reads rows of an offloaded model too)"
+        )
+    if getattr(base_of(model), "is_loaded_in_8bit", False):
+        raise ModelError(
+            f"{name} is loaded in 8 bit: LLM.int8 rounds a text by its neighbours in the batch, so its rows are not "
+            "the text's own; load it in 4 bit or bfloat16"
+        )
 
 
 def _bytes(tensor: Any) -> Any:

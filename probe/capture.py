@@ -1,12 +1,14 @@
 """Capture: attention rows, hidden states and value norms of cases, streamed one Capture a case."""
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from probe.anatomy import adapters_in_use
 from probe.captures import Capture, CaptureOptions, Prepared, load_cached, save_cached
 from probe.cases import Case
 from probe.edits import Edit
@@ -76,8 +78,9 @@ def capture_prepared(
     done = 0
     for window in _windows(prepared, _WINDOW):
         ready: dict[int, Capture] = {}
+        adapters = adapters_in_use(loaded.model) if options.cache is not None else ""
         for place, item in enumerate(window):
-            hit = load_cached(loaded, route, item, options)
+            hit = load_cached(loaded, route, item, options, adapters=adapters)
             if hit is not None:
                 ready[place] = hit
         missing = [place for place in range(len(window)) if place not in ready]
@@ -85,7 +88,7 @@ def capture_prepared(
             members = [missing[place] for place in places]
             fresh = _run(loaded, route, [window[place] for place in members], options, on_layer=on_layer)
             for place, one in zip(members, fresh, strict=True):
-                save_cached(loaded, route, window[place], options, one)
+                save_cached(loaded, route, window[place], options, one, adapters=adapters)
                 ready[place] = one
             if progress:
                 progress(done + len(ready), len(prepared))
@@ -125,6 +128,8 @@ def rows_and_states(
         heads=options.heads,
         edits=edits,
         value_norms=True,
+        transformed_norms=options.transformed_norms,
+        head_outputs=options.head_outputs,
         on_layer=None if on_layer is None else _counting(on_layer, len(route.layers)),
     )
     batch = batch_for(loaded, [item.tokens.ids for item in items])
@@ -177,8 +182,9 @@ def estimate_bytes(
     depth = len({(layer.stack, layer.index) for layer in route.layers}) + 1
     kept_states = 2 * depth * texts * length * width * item if options.states else 0
     inner = max(int(getattr(config, "intermediate_size", None) or 4 * width), width)
+    written = 2 * layers * texts * heads * queries * width * 4 if options.head_outputs else 0
     activations = texts * length * (8 * width + 3 * inner) * item
-    return kept_rows + passing_rows + kept_states + activations + _grids_bytes(config, texts, length, item)
+    return kept_rows + passing_rows + kept_states + written + activations + _grids_bytes(config, texts, length, item)
 
 
 def _grids_bytes(config: Any, texts: int, length: int, item: int) -> int:
@@ -243,11 +249,15 @@ def _run(
     layers = tuple(layer for layer in route.layers if layer in forward.rows)
     heads = tuple(sorted(options.heads)) if options.heads is not None else tuple(range(route.heads))
     rows = {layer: forward.rows[layer].float().cpu().numpy() for layer in layers}
-    norms = {layer: forward.value_norms[layer].float().cpu().numpy() for layer in layers if forward.value_norms}
+    norms, projected, written = (
+        {layer: found[layer].float().cpu().numpy() for layer in layers if found}
+        for found in (forward.value_norms, forward.transformed_norms, forward.head_outputs)
+    )
     states = {stack: [state.float().cpu().numpy() for state in layered] for stack, layered in forward.states.items()}
     captures = []
     for place, item in enumerate(items):
-        length, queries = len(item.tokens.ids), _queries(item, options)
+        asked, length = _queries(item, options), len(item.tokens.ids)
+        queries = len(asked)
         one = Capture(
             case=item.case,
             tokens=item.tokens,
@@ -255,15 +265,25 @@ def _run(
             cues=item.cues,
             layers=layers,
             heads=heads,
-            queries=tuple(queries),
-            rows=np.stack([rows[layer][place, :, : len(queries), :length] for layer in layers]),
+            queries=tuple(asked),
+            rows=np.stack([rows[layer][place, :, :queries, :length] for layer in layers]),
             states={stack: np.stack([one[place, :length] for one in layered]) for stack, layered in states.items()},
-            value_norms=np.stack([norms[layer][place][:, :length] for layer in layers]) if norms else None,
+            value_norms=_stacked(norms, layers, place, (slice(None), slice(length))),
+            transformed_norms=_stacked(projected, layers, place, (slice(None), slice(length))),
+            head_outputs=_stacked(written, layers, place, (slice(None), slice(queries))),
+            final_norms=route.final_norms,
             path=route.path,
         )
         _check_finite(loaded, one)
         captures.append(one)
     return captures
+
+
+def _stacked(
+    found: Mapping[Layer, NDArray[np.float32]], layers: Sequence[Layer], place: int, part: tuple[Any, ...]
+) -> NDArray[np.float32] | None:
+    """One text's part of what every layer gave, [layer, ...]; None where nothing was asked for."""
+    return np.stack([found[layer][place][part] for layer in layers]) if found else None
 
 
 def _check_finite(loaded: LoadedModel, one: Capture) -> None:

@@ -23,6 +23,7 @@ from probe.rowtap import Layer
 from probe.spans import Span, TokenMap
 
 _FORMAT = "cijing-capture-1"
+_OPTIONAL = ("value_norms", "transformed_norms", "head_outputs")  # fields of a Capture that may be None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -40,7 +41,8 @@ class Prepared:
 class Capture:
     """What one model computed on one case.
 
-    Attention layer k reads state k: states hold the embedding at 0 and the output of layer k at k + 1.
+    Attention layer k reads state k: states hold the embedding at 0 and the output of layer k at k + 1, the last one
+    behind the model's final norm where it has one.
     """
 
     case: Case
@@ -57,6 +59,12 @@ class Capture:
     """Stack -> [state layer, token, dim]; empty if not asked for."""
     value_norms: NDArray[np.float32] | None = None
     """Norm of each head's value vector, [layer, head, key]; None on the eager path."""
+    transformed_norms: NDArray[np.float32] | None = None
+    """Norm of each value vector through its head's part of W_O (Kobayashi et al. 2020), [layer, head, key]."""
+    head_outputs: NDArray[np.float32] | None = None
+    """What each head writes: its output through its part of W_O, [layer, head, query, model]."""
+    final_norms: frozenset[str] | None = None
+    """Stacks whose last state stands behind a final norm; None where that is not known."""
     path: Literal["tap", "eager"] = "tap"
 
 
@@ -68,6 +76,8 @@ class CaptureOptions:
     heads: frozenset[int] | None = None
     whole_maps: bool = False
     states: bool = True
+    transformed_norms: bool = False
+    head_outputs: bool = False
     batch_tokens: int = 512
     memory_budget: int | None = None
     """Bytes; None takes half of what the device has free."""
@@ -79,9 +89,14 @@ def save_capture(capture: Capture, path: Path) -> None:
     """Write one capture as a safetensors file, under a temporary name first; OutputError where it cannot be."""
     tensors = {"rows": capture.rows, "offsets": capture.tokens.offsets}
     tensors |= {f"states.{stack}": states for stack, states in capture.states.items()}
-    if capture.value_norms is not None:
-        tensors["value_norms"] = capture.value_norms
+    optional = {name: getattr(capture, name) for name in _OPTIONAL}
+    tensors |= {name: array for name, array in optional.items() if array is not None}
     payload = save({name: np.ascontiguousarray(array) for name, array in tensors.items()}, {"cijing": _header(capture)})
+    write_whole(path, payload, what="the capture")
+
+
+def write_whole(path: Path, payload: bytes, *, what: str) -> None:
+    """Write a file under a temporary name first, so that it is there whole or not at all; OutputError."""
     temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -91,7 +106,7 @@ def save_capture(capture: Capture, path: Path) -> None:
         os.replace(temporary, path)
         temporary = None
     except OSError as error:
-        raise OutputError(f"{path}: cannot write the capture ({error.strerror or error})") from error
+        raise OutputError(f"{path}: cannot write {what} ({error.strerror or error})") from error
     finally:  # also where Ctrl-C came while it was written
         if temporary is not None:
             Path(temporary).unlink(missing_ok=True)
@@ -110,11 +125,13 @@ def load_capture(path: Path) -> Capture:
         raise OutputError(f"{path}: no capture, or a damaged one ({error})") from error
 
 
-def load_cached(loaded: LoadedModel, route: Route, item: Prepared, options: CaptureOptions) -> Capture | None:
-    """The cached capture of this very text, model and options, or None; a damaged file counts as none."""
+def load_cached(
+    loaded: LoadedModel, route: Route, item: Prepared, options: CaptureOptions, *, adapters: str
+) -> Capture | None:
+    """The cached capture of this very text, model, adapters in use and options, or None; also for a damaged file."""
     if options.cache is None:
         return None
-    path = _cache_path(loaded, route, item, options)
+    path = _cache_path(loaded, route, item, options, adapters)
     if not path.exists():
         return None
     try:
@@ -123,17 +140,20 @@ def load_cached(loaded: LoadedModel, route: Route, item: Prepared, options: Capt
         return None
 
 
-def save_cached(loaded: LoadedModel, route: Route, item: Prepared, options: CaptureOptions, capture: Capture) -> None:
+def save_cached(
+    loaded: LoadedModel, route: Route, item: Prepared, options: CaptureOptions, capture: Capture, *, adapters: str
+) -> None:
     """Store a capture under the hash of all that it depends on."""
     if options.cache is not None:
-        save_capture(capture, _cache_path(loaded, route, item, options))
+        save_capture(capture, _cache_path(loaded, route, item, options, adapters))
 
 
-def _cache_path(loaded: LoadedModel, route: Route, item: Prepared, options: CaptureOptions) -> Path:
+def _cache_path(loaded: LoadedModel, route: Route, item: Prepared, options: CaptureOptions, adapters: str) -> Path:
     assert options.cache is not None
     content = {
         "format": _FORMAT,
         "model": loaded.fingerprint,
+        "adapters": adapters,  # as they are now: they can be switched after loading
         "dtype": str(loaded.dtype),
         "device": loaded.device.type,
         "path": route.path,
@@ -142,6 +162,7 @@ def _cache_path(loaded: LoadedModel, route: Route, item: Prepared, options: Capt
         "heads": sorted(options.heads) if options.heads is not None else None,
         "whole": options.whole_maps,
         "states": options.states,
+        "projected": [options.transformed_norms, options.head_outputs],
         "versions": [version(name) for name in ("torch", "transformers", "tokenizers")],
     }
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
@@ -165,6 +186,7 @@ def _header(capture: Capture) -> str:
         "layers": [asdict(layer) for layer in capture.layers],
         "heads": capture.heads,
         "queries": capture.queries,
+        "final_norms": None if capture.final_norms is None else sorted(capture.final_norms),
         "path": capture.path,
     }
     return json.dumps(header, ensure_ascii=False)
@@ -192,7 +214,8 @@ def _rebuilt(header: dict[str, Any], tensors: dict[str, Any]) -> Capture:
         queries=tuple(header["queries"]),
         rows=tensors["rows"],
         states={name.removeprefix("states."): array for name, array in tensors.items() if name.startswith("states.")},
-        value_norms=tensors.get("value_norms"),
+        **{name: tensors.get(name) for name in _OPTIONAL},
+        final_norms=None if header.get("final_norms") is None else frozenset(header["final_norms"]),
         path=header["path"],
     )
 

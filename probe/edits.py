@@ -71,7 +71,7 @@ def apply_edges(
     rows = attention_rows(query, key, terms, positions, extra=bias).to(value.dtype)
     # Query heads that share a value head are folded into the query axis, as in the scores.
     mixed = rows.view(len(items), value.shape[1], -1, rows.shape[-1]) @ value
-    mixed = mixed.view(*rows.shape[:3], -1).transpose(1, 2)  # [item, query, head, dim]
+    mixed = mixed.view(*rows.shape[:3], -1).transpose(1, 2).to(output.dtype)  # [item, query, head, dim]
     changed = (bias != 0).any(-1).transpose(1, 2)[..., None]  # [item, query, head, 1]
     output = output.clone()
     output[index[:, None], positions] = torch.where(changed, mixed, output[index[:, None], positions])

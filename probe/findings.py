@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from probe.captures import Prepared
 from probe.contrasts import is_neutral
 from probe.experiments.causes import EVERYWHERE, CutEffects
-from probe.measures.focus import FOCUS, Measure, visible
+from probe.measures.focus import FOCUS, Measure, Weighting, visible
 from probe.measures.states import Readout
 from probe.rowtap import Layer
 from probe.stats import Estimate, bootstrap
@@ -186,6 +186,7 @@ def observation_frame(
     layers: Sequence[Layer],
     heads: Sequence[int],
     seed: int,
+    weighting: Weighting = "none",
 ) -> pd.DataFrame:
     """A chunk of the observations table from values [case, measure, layer, head]; undefined values leave no row."""
     case, measure, layer, head = np.nonzero(~np.isnan(observed_values))
@@ -199,7 +200,7 @@ def observation_frame(
         "head": np.array(heads, dtype=np.int32)[head],
         "query": pd.Categorical([m.query for m in FOCUS]).take(measure),
         "key": pd.Categorical([m.key for m in FOCUS]).take(measure),
-        "weighting": _category(["none"], np.zeros(len(case), dtype=np.int32)),
+        "weighting": _category([weighting], np.zeros(len(case), dtype=np.int32)),
         "measure": pd.Categorical([m.name for m in FOCUS]).take(measure),
         "value": observed_values[case, measure, layer, head],
     }

@@ -15,6 +15,7 @@ from probe.anatomy import (
     base_of,
     check_attention,
     check_tokenizer,
+    check_weights,
     fingerprint,
     kind_of,
     max_positions_of,
@@ -175,6 +176,7 @@ def _described(
     if base_of(model) is not model:
         for config in model.peft_config.values():
             adapters.check_method(str(config.peft_type), name)
+    check_weights(model, name)
     backbone = backbone_of(model.eval())
     check_attention(backbone, name)
     notes = (*notes, *check_tokenizer(tokenizer, backbone, name))

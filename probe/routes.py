@@ -1,8 +1,9 @@
 """Which way a model's rows can be had: through the tap, or, visibly, through eager attention."""
 
-import contextlib
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -10,7 +11,8 @@ from torch import Tensor, nn
 
 from probe.errors import ModelError, TapError
 from probe.models import LoadedModel
-from probe.rowtap import Layer, RowRequest, label_modules, switch_implementation, tap, why_not_tappable
+from probe.rowtap import Layer, RowRequest, label_modules, tap, why_not_tappable
+from probe.switching import eagerly
 
 Path = Literal["tap", "eager"]
 _LONGER = 48  # tokens
@@ -24,6 +26,7 @@ class Route:
     layers: tuple[Layer, ...]  # every softmax attention layer, in the order encoder, decoder, cross
     heads: int
     reason: str  # why the eager path, or "" for the tap
+    final_norms: frozenset[str]  # stacks whose last state is no block's own output: a norm, or more, stands behind it
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -32,6 +35,8 @@ class Forward:
 
     rows: dict[Layer, Tensor]  # [batch, head, query, key]
     value_norms: dict[Layer, Tensor]  # [batch, head, key]; empty on the eager path
+    transformed_norms: dict[Layer, Tensor]  # [batch, head, key]; empty unless asked for
+    head_outputs: dict[Layer, Tensor]  # [batch, head, query, model]; empty unless asked for
     states: dict[str, tuple[Tensor, ...]]  # stack -> embedding, then one a layer: [batch, token, dim]
 
 
@@ -44,11 +49,11 @@ def route_of(loaded: LoadedModel) -> Route:
     eager, refusal = _eager_layers(loaded, batch)
     tapped, reason = _tapped_layers(loaded, batch)
     if tapped and (not eager or set(tapped) == set(eager)):
-        return Route(path="tap", layers=_ordered(tapped), heads=_one_head_count(loaded, tapped), reason="")
+        return _route(loaded, batch, "tap", tapped, "")
     if eager:
         _check_same_function(loaded, _ordered(eager)[0])
         why = reason or f"the tap saw {len(tapped)} of {len(eager)} softmax layers of {_kind(loaded)}"
-        return Route(path="eager", layers=_ordered(eager), heads=_one_head_count(loaded, eager), reason=why)
+        return _route(loaded, batch, "eager", eager, why)
     raise ModelError(f"{loaded.name}: no attention rows can be had from {_kind(loaded)}: {refusal or reason}")
 
 
@@ -64,11 +69,19 @@ def forward_rows(
             raise TapError(f"{loaded.name}: no rows came from {', '.join(missing)}")
         rows, norms = dict(request.rows), dict(request.value_norms)
     else:
+        if request.wants_projection:
+            raise TapError(f"{loaded.name}: what heads write through W_O needs the tap ({route.reason})")
         if request.edits:
             raise TapError(f"{loaded.name}: attention cannot be edited on the eager path ({route.reason})")
         maps, output = eager_maps(loaded, batch, states=states)
         rows, norms = _asked_rows(maps, request), {}
-    return Forward(rows=rows, value_norms=norms, states=_states(loaded, output) if states else {})
+    return Forward(
+        rows=rows,
+        value_norms=norms,
+        transformed_norms=dict(request.transformed_norms),
+        head_outputs=dict(request.head_outputs),
+        states=_states(loaded, output) if states else {},
+    )
 
 
 def batch_for(loaded: LoadedModel, ids: Sequence[Sequence[int]]) -> dict[str, Tensor]:
@@ -101,7 +114,7 @@ def eager_maps(
             seen.extend((module, part) for part in output if isinstance(part, Tensor) and part.dim() == 4)
 
     label_modules(loaded.backbone)
-    with torch.inference_mode(), _eagerly(loaded.backbone):
+    with torch.inference_mode(), eagerly(loaded.backbone):
         hooks = [module.register_forward_hook(remember) for module in loaded.backbone.modules()]
         try:
             output = loaded.backbone(**batch, output_attentions=True, output_hidden_states=states, **_no_cache(loaded))
@@ -125,7 +138,7 @@ def _check_same_function(loaded: LoadedModel, first: Layer) -> None:
     step = loaded.backbone.get_input_embeddings().weight.shape[0] // length
     batch = batch_for(loaded, [[place * step for place in range(length)]])
     own = _output_of(loaded, first, batch)
-    with _eagerly(loaded.backbone):
+    with eagerly(loaded.backbone):
         eager = _output_of(loaded, first, batch, output_attentions=True)
     differ = float(((own - eager).norm(dim=-1) / own.norm(dim=-1)).max())
     if not differ <= (1e-3 if loaded.dtype == torch.float32 else 5e-2):  # a NaN is no agreement
@@ -183,25 +196,6 @@ def _reported(output: Any) -> list[Tensor | None]:
     return found
 
 
-@contextlib.contextmanager
-def _eagerly(backbone: Any) -> Iterator[None]:
-    """Switch to eager; families with attention of their own read the setting at each call, or not at all.
-
-    Falcon left with SDPA's setting would add SDPA's boolean mask to its scores: every later token would be seen.
-    """
-    previous = backbone.config._attn_implementation
-    switch = switch_implementation if backbone._can_set_attn_implementation() else _set_implementation
-    switch(backbone, "eager")
-    try:
-        yield
-    finally:
-        switch(backbone, previous)
-
-
-def _set_implementation(backbone: Any, name: str) -> None:
-    backbone.config._attn_implementation = name
-
-
 def _eager_layers(loaded: LoadedModel, batch: dict[str, Tensor]) -> tuple[dict[Layer, int], str]:
     try:
         maps, _ = eager_maps(loaded, batch)
@@ -221,6 +215,35 @@ def _tapped_layers(loaded: LoadedModel, batch: dict[str, Tensor]) -> tuple[dict[
     except TapError as error:
         return {}, str(error)
     return {layer: rows.shape[1] for layer, rows in request.rows.items()}, ""
+
+
+def _route(loaded: LoadedModel, batch: dict[str, Tensor], path: Path, layers: dict[Layer, int], reason: str) -> Route:
+    ordered, norms = _ordered(layers), _final_norms(loaded, batch, layers)
+    return Route(path=path, layers=ordered, heads=_one_head_count(loaded, layers), reason=reason, final_norms=norms)
+
+
+def _final_norms(loaded: LoadedModel, batch: dict[str, Tensor], layers: Iterable[Layer]) -> frozenset[str]:
+    """Stacks whose last state differs from what their last block gives; also those whose blocks are not found."""
+    modules = {module._cijing_layer.module: module for module in loaded.backbone.modules()}
+    lists = {layer.stack: modules.get(re.split(r"\.\d+(?:\.|$)", layer.module)[0]) for layer in layers}
+    given: dict[str, Any] = {}
+
+    def keep(stack: str, module: nn.Module, args: Any, output: Any) -> None:
+        given[stack] = output[0] if isinstance(output, tuple) else output
+
+    hooks = [
+        blocks[-1].register_forward_hook(partial(keep, stack))
+        for stack, blocks in lists.items()
+        if stack != "cross" and isinstance(blocks, nn.ModuleList)
+    ]
+    try:
+        with torch.inference_mode():
+            states = _states(loaded, loaded.backbone(**batch, output_hidden_states=True, **_no_cache(loaded)))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    own = {name for name, found in states.items() if name in given and torch.equal(found[-1], given[name])}
+    return frozenset(states) - own
 
 
 def _asked_rows(maps: dict[Layer, Tensor], request: RowRequest) -> dict[Layer, Tensor]:

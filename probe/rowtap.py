@@ -11,7 +11,6 @@ This module is the only home of transformers' AttentionInterface.
 import contextlib
 import re
 import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -26,7 +25,10 @@ from transformers.masking_utils import sdpa_mask
 from probe.anatomy import Kind, kind_of
 from probe.edits import EdgeEdit, Edit, HeadEdit, Stack, apply_edges, edge_bias, zero_heads
 from probe.errors import TapError
+from probe.projection import Handed, followed, is_handed, written
 from probe.rows import ScoreTerms, additive_mask, attention_rows
+from probe.switching import computed_together
+from probe.wrappers import is_reentrant, outside_of_graphs, unwrapped, virtual_tokens
 
 # Neutral on purpose: "sdpa", "flash" or "flex" inside the name would trigger special paths in transformers.
 IMPLEMENTATION = "cijing_rows"
@@ -52,6 +54,9 @@ class RowRequest:
 
     queries: token positions for each batch item; None takes every row of every call.
     layers, stacks, heads: what to read; None reads all. Edits have filters of their own.
+    value_norms, transformed_norms, head_outputs: norms of value vectors, the same through W_O, and what each head
+    writes; the last two follow attention's output to W_O, so they need `tap`, and refuse families that put a gate or
+    a norm between. They carry no gradient.
     on_layer: called with each layer's label as soon as it is done, so that a long pass can say how far it is.
     """
 
@@ -64,6 +69,8 @@ class RowRequest:
         heads: Iterable[int] | None = None,
         edits: Sequence[Edit] = (),
         value_norms: bool = False,
+        transformed_norms: bool = False,
+        head_outputs: bool = False,
         every_call: bool = False,
         inspect: "Callable[[AttentionCall], None] | None" = None,
         on_layer: Callable[[Layer], None] | None = None,
@@ -78,11 +85,17 @@ class RowRequest:
             raise TapError(f"heads {list(self.heads)}: allowed are numbers from 0, at least one, or None for all")
         self.edits = tuple(edits)
         self.wants_value_norms = value_norms
+        self.wants_transformed_norms = transformed_norms
+        self.wants_head_outputs = head_outputs
         self.every_call = every_call
         self.inspect = inspect
         self.on_layer = on_layer
         self.calls: dict[Layer, list[Tensor]] = {}
         self.value_norms: dict[Layer, Tensor] = {}  # [batch, asked head, key]
+        self.transformed_norms: dict[Layer, Tensor] = {}  # of value vectors through W_O, [batch, asked head, key]
+        self.head_outputs: dict[Layer, Tensor] = {}  # of the latest call through W_O, [batch, asked head, query, model]
+        self.follows = False
+        self.handed: tuple[Layer, Handed] | None = None
         self.seen: set[Layer] = set()
 
     @property
@@ -143,6 +156,40 @@ class RowRequest:
             calls.clear()
         calls.append(rows)
 
+    @property
+    def wants_projection(self) -> bool:
+        """Whether anything through W_O is asked for."""
+        return self.wants_transformed_norms or self.wants_head_outputs
+
+    def hand_over(self, layer: Layer, handed: Handed) -> None:
+        """Remember what attention returned until its output projection is seen."""
+        if not self.follows:
+            raise TapError("head outputs and transformed norms come with tap(model, request), not with rows=request")
+        self.refuse_unfollowed()
+        self.handed = layer, handed
+
+    def project(self, module: nn.Module, given: Tensor, result: Tensor) -> None:
+        """Take what the heads wrote, if this linear map was given what attention returned last."""
+        if self.handed is None or not is_handed(self.handed[1], given):
+            return
+        layer, handed = self.handed
+        self.handed = None
+        outputs, norms = self.wants_head_outputs, self.wants_transformed_norms
+        found = written(handed, module, given, result, outputs=outputs, norms=norms)
+        kept = slice(None) if self.heads is None else list(self.heads)
+        if found.head_outputs is not None:
+            self.head_outputs[layer] = found.head_outputs[:, kept]
+        if found.transformed_norms is not None:
+            self.transformed_norms[layer] = found.transformed_norms[:, kept]
+
+    def refuse_unfollowed(self) -> None:
+        """TapError where attention's output was not handed to a linear map as it is."""
+        if self.handed is not None:
+            raise TapError(
+                f"{self.handed[0].module}: attention's output does not go into a linear map as it is (a gate or a norm "
+                "between, or a fused projection), so what each head writes is not defined; rows can be had without"
+            )
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AttentionCall:
@@ -159,7 +206,6 @@ class AttentionCall:
 
 
 _request: ContextVar[RowRequest | None] = ContextVar("cijing_row_request", default=None)
-_switch_lock = threading.Lock()
 
 
 @contextlib.contextmanager
@@ -168,12 +214,31 @@ def tap(model: nn.Module, request: RowRequest) -> Iterator[RowRequest]:
 
     Raises TapError where the model's family does not pass through transformers' attention interface.
     """
-    with attached(model):
+    with attached(model), _following(unwrapped(model), request):
         token = _request.set(request)
         try:
             yield request
         finally:
             _request.reset(token)
+    if not request.seen:
+        raise TapError(
+            f"no attention of {type(unwrapped(model)).__name__} came through the tap: nothing ran, it ran in another "
+            "thread or process, or its layers do not pass through transformers' attention interface"
+        )
+
+
+@contextlib.contextmanager
+def _following(root: nn.Module, request: RowRequest) -> Iterator[None]:
+    if not request.wants_projection:
+        yield
+        return
+    request.follows = True
+    try:
+        with followed(root, request.project):
+            yield
+    finally:
+        request.follows = False
+    request.refuse_unfollowed()
 
 
 @contextlib.contextmanager
@@ -182,33 +247,12 @@ def attached(model: nn.Module) -> Iterator[None]:
 
     Nested and concurrent blocks on one model are counted; the last one restores the previous implementation.
     """
-    root = unwrapped(model)
-    reason = why_not_tappable(root)
+    reason = virtual_tokens(model) or why_not_tappable(unwrapped(model))
     if reason:
         raise TapError(reason)
-    with _switch_lock:
-        depth = getattr(root, "_cijing_depth", 0)
-        if depth == 0:
-            root._cijing_previous = root.config._attn_implementation
-            label_modules(root)
-            switch_implementation(root, IMPLEMENTATION)
-        root._cijing_depth = depth + 1
-    try:
+    root = unwrapped(model)
+    with computed_together(root, IMPLEMENTATION, first=label_modules), outside_of_graphs(root):
         yield
-    finally:
-        with _switch_lock:
-            root._cijing_depth -= 1
-            if root._cijing_depth == 0:
-                switch_implementation(root, root._cijing_previous)
-
-
-def switch_implementation(root: Any, name: str) -> None:
-    """Set the attention implementation and check that it took: families that cannot switch only log a warning."""
-    root.set_attn_implementation(name)
-    if root.config._attn_implementation != name:
-        raise TapError(
-            f"{type(root).__name__} stayed with attention {root.config._attn_implementation!r} when asked for {name!r}"
-        )
 
 
 def why_not_tappable(root: Any) -> str | None:
@@ -217,23 +261,9 @@ def why_not_tappable(root: Any) -> str | None:
         return f"{type(root).__name__} is no transformers model: the tap needs a PreTrainedModel"
     if not root._can_set_attn_implementation():
         return f"{type(root).__name__} does not pass through transformers' attention interface"
-    if _reentrant(root):
+    if is_reentrant(root):
         return "reentrant gradient checkpointing drops the gradient of attention rows: use use_reentrant=False"
     return None
-
-
-def unwrapped(model: nn.Module) -> Any:
-    """The transformers model inside DDP, torch.compile and PEFT wrappers, adapters still in place."""
-    inner: Any = model
-    while True:
-        if hasattr(inner, "get_base_model"):
-            inner = inner.get_base_model()
-        elif hasattr(inner, "_orig_mod"):
-            inner = inner._orig_mod
-        elif isinstance(getattr(inner, "module", None), nn.Module):
-            inner = inner.module
-        else:
-            return inner
 
 
 def layer_of(module: nn.Module) -> Layer:
@@ -271,6 +301,12 @@ def _tapped_attention(
     # dropout, not module.training: some families pass 0 in evaluation, some pass the configured value always.
     output = _plain_output(module, query, key, value, terms, dropout=dropout, is_causal=is_causal, kwargs=kwargs)
     if request is not None:
+        device = query.device.type
+        if torch.is_autocast_enabled(device):
+            # SDPA rounds its inputs under autocast; rows are then exact for those, not rounded once more.
+            query, key, value = (part.to(torch.get_autocast_dtype(device)) for part in (query, key, value))
+            with torch.autocast(device, enabled=False):
+                return _serve(request, module, query, key, value, terms, output, dropout=dropout), None
         output = _serve(request, module, query, key, value, terms, output, dropout=dropout)
     return output, None
 
@@ -348,6 +384,9 @@ def _serve(
             output=output,
         )
         request.inspect(call)
+    if request.wants_projection and request.reads(layer):
+        handed = Handed(module=layer.module, output=output, value=value, positions=request.positions_in(layer, query))
+        request.hand_over(layer, handed)
     if request.on_layer is not None and not _inside_backward():  # checkpointing computes a layer twice
         request.on_layer(layer)
     return output
@@ -432,15 +471,6 @@ def _index(name: str) -> int:
 
 def _inside_backward() -> bool:
     return bool(torch._C._current_graph_task_id() != -1)
-
-
-def _reentrant(root: Any) -> bool:
-    for module in root.modules():
-        # vars, for a miss in a Module's own lookup is slow; what switches checkpointing on sets both on the instance.
-        own = vars(module)
-        if own.get("gradient_checkpointing", False) and own.get("_gradient_checkpointing_func") is not None:
-            return bool(getattr(own["_gradient_checkpointing_func"], "keywords", {}).get("use_reentrant", True))
-    return False
 
 
 AttentionInterface.register(IMPLEMENTATION, _tapped_attention)

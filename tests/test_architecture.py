@@ -15,7 +15,8 @@ ROOT = Path(__file__).resolve().parents[1]
 ORDER = (
     *("errors", "alignment", "spans", "casefiles", "cases"),
     *("buildonce", "advice", "e5file", "e5tokenizer", "embedded", "hub", "adapters", "sources", "anatomy", "models"),
-    *("rows", "edits", "rowtap", "routes", "fitting", "captures", "capture", "selfcheck"),
+    *("rows", "edits", "projection", "wrappers", "switching", "rowtap", "routes"),
+    *("fitting", "captures", "capture", "export", "selfcheck"),
     *("measures", "stats", "flips", "contrasts", "experiments", "findings", "strongest"),
     *("wordsenses", "cutsenses", "polysemy", "messages", "colours", "figures", "report", "runs"),
     *("readings_story", "polysemy_story"),

@@ -1,11 +1,25 @@
 """Focus measures on rows written by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from probe.captures import Capture
 from probe.cases import case_of
-from probe.measures.focus import FOCUS, Measure, entropy, focus, matched_control, mean_distance, rank_of
+from probe.errors import TapError
+from probe.findings import observation_frame
+from probe.measures.focus import (
+    FOCUS,
+    Measure,
+    entropy,
+    focus,
+    matched_control,
+    mean_distance,
+    rank_of,
+    weighted_lengths,
+    weighted_rows,
+)
 from probe.rowtap import Layer
 from probe.spans import TokenMap
 
@@ -110,3 +124,56 @@ def test_rank_shares_ties():
     assert rank_of(np.array([0.9, 0.4, 0.3, 0.2, 0.1]), [1], among=among) == 1
     assert rank_of(np.array([0.9, 0.4, 0.3, 0.2, 0.1]), [3], among=among) == 3
     assert rank_of(np.array([0.9, 0.2, 0.2, 0.2, 0.2]), [1], among=among) == 2.5
+
+
+def weighted(norms, name="value_norms"):
+    return replace(made(ROW, BACK), **{name: np.array(norms, dtype=np.float32)[None, None]})
+
+
+def test_a_sink_with_a_short_vector_weighs_little():
+    one = weighted([0.1, 1, 1, 1, 1, 1, 1, 0.5])
+    rows = weighted_rows(one, "value norm")
+    total = 0.01 + 0.05 + 0.20 + 0.10 + 0.15 + 0.05 + 0.15 + 0.10
+    assert rows.sum(-1) == pytest.approx(np.ones((1, 1, 4)), abs=1e-6)
+    grid = focus(one, weighting="value norm")[:, 0, 0]
+    assert grid[FOCUS.index(Measure("target", "cue", "attention mass"))] == pytest.approx(0.30 / total)
+    assert grid[FOCUS.index(Measure("target", "special", "attention mass"))] == pytest.approx(0.11 / total)
+    assert grid[FOCUS.index(Measure("target", "first", "attention mass"))] == pytest.approx(0.01 / total)
+    assert weighted_lengths(one, "value norm")[0, 0, -1, 0] == pytest.approx(0.1 * ROW[0])
+
+
+def test_equal_vectors_leave_every_measure_as_it_is():
+    one = weighted([2.5] * 8, "transformed_norms")
+    assert focus(one, weighting="transformed norm") == pytest.approx(focus(one), nan_ok=True, abs=1e-6)
+    assert weighted_rows(one, "none") is one.rows
+
+
+def test_a_row_that_carries_nothing_is_not_a_number_rather_than_uniform():
+    assert np.isnan(weighted_rows(weighted([0.0] * 8), "value norm")).all()
+
+
+@pytest.mark.parametrize(
+    ("weighting", "message"),
+    [
+        ("value norm", "the eager path shows no values"),
+        ("transformed norm", r"CaptureOptions\(transformed_norms=True\)"),
+        ("norm", "allowed are value norm, transformed norm"),
+    ],
+)
+def test_a_weighting_that_the_capture_cannot_give_is_refused(weighting, message):
+    with pytest.raises(TapError, match=message):
+        focus(made(ROW, BACK), weighting=weighting)
+
+
+def test_observations_say_how_their_rows_were_weighted():
+    one = weighted([0.1, 1, 1, 1, 1, 1, 1, 0.5])
+    frames = [
+        observation_frame(
+            focus(one, weighting=name)[None], model="m", cases=["x"], layers=one.layers, heads=one.heads, seed=0,
+            weighting=name,
+        )
+        for name in ("none", "value norm")
+    ]  # fmt: skip
+    assert [set(frame["weighting"]) for frame in frames] == [{"none"}, {"value norm"}]
+    first = [frame[(frame["key"] == "first")]["value"].item() for frame in frames]
+    assert first[0] > 5 * first[1]

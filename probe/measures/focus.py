@@ -2,18 +2,25 @@
 
 All numbers come from the merged row of a word: the mean over its query tokens, keys summed where a word has several
 tokens (Clark et al. 2019). They describe; what an edge does is measured by cutting it (experiments.causes).
+
+Rows may be weighted by how long the vectors are that they carry (Kobayashi et al. 2020): a sink with much attention
+and a short value vector then weighs little.
 """
 
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from probe.captures import Capture, Prepared
+from probe.errors import TapError
 
 Floats = NDArray[np.float32]
+Weighting = Literal["none", "value norm", "transformed norm"]
+WEIGHTINGS: tuple[Weighting, ...] = get_args(Weighting)
 
 
 @dataclass(frozen=True, order=True)
@@ -40,12 +47,13 @@ FOCUS: tuple[Measure, ...] = (
 )
 
 
-def focus(capture: Capture) -> Floats:
-    """All measures of FOCUS on one capture: [measure, layer, head]; NaN where a measure is not defined.
+def focus(capture: Capture, *, weighting: Weighting = "none") -> Floats:
+    """All measures of FOCUS on one capture, or on its weighted rows: [measure, layer, head]; NaN where not defined.
 
     Not defined are: a cue that a causal layer cannot see, a control where the text has no matching word, anything
     about cues where the case has none.
     """
+    capture = capture if weighting == "none" else replace(capture, rows=weighted_rows(capture, weighting))
     target, cue = list(capture.target), [index for words in capture.cues for index in words]
     grids = np.full((len(FOCUS), *capture.rows.shape[:2]), np.nan, dtype=np.float32)
     row = merged_row(capture, target)  # [layer, head, key]
@@ -58,6 +66,37 @@ def focus(capture: Capture) -> Floats:
     if cue:
         _about_cues(grids, capture, row, target, cue)
     return grids
+
+
+def weighted_rows(capture: Capture, weighting: Weighting) -> Floats:
+    """Rows times the norm of each key's vector, every row normalised to sum 1: [layer, head, query, key].
+
+    "value norm" takes the value vector, "transformed norm" the value through its head's part of W_O (Kobayashi et al.
+    2020); "none" gives the rows as they are. TapError where the capture lacks the norms.
+    """
+    if weighting == "none":
+        return capture.rows
+    lengths = weighted_lengths(capture, weighting)
+    with np.errstate(invalid="ignore"):  # a row that carries nothing has no distribution: NaN
+        share: Floats = lengths / lengths.sum(-1, keepdims=True)
+    return share
+
+
+def weighted_lengths(capture: Capture, weighting: Weighting) -> Floats:
+    """Length of the vector that each key sends to each query, weight times norm: [layer, head, query, key]."""
+    found = {"value norm": capture.value_norms, "transformed norm": capture.transformed_norms}
+    if weighting not in found:
+        raise TapError(f"weighting {weighting!r} has no lengths; allowed are {', '.join(found)}")
+    norms = found[weighting]
+    if norms is None:
+        way = (
+            "the eager path shows no values"
+            if weighting == "value norm"
+            else "ask for CaptureOptions(transformed_norms=True)"
+        )
+        raise TapError(f"case {capture.case.id!r} was captured without what {weighting!r} needs: {way}")
+    lengths: Floats = capture.rows * norms[:, :, None, :]
+    return lengths
 
 
 def merged_row(capture: Capture, word: Sequence[int]) -> Floats:
