@@ -227,7 +227,7 @@ def test_a_layer_shared_by_all_depths_is_counted_by_its_calls():
         output = model.backbone(**batch_for(model, [one.tokens.ids]), output_attentions=True)
     for place in range(3):
         expected = output.attentions[place][0][:, list(one.queries)].numpy()
-        assert np.abs(one.rows[place] - expected).max() <= 1e-6
+        assert np.abs(one.rows[place] - expected).max() <= 1e-5
 
 
 @pytest.mark.parametrize(
