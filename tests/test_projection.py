@@ -160,7 +160,7 @@ def test_the_output_stays_bit_for_bit_and_filters_keep_what_was_asked(build):
     model, tokenizer = build()
     batch, queries = batch_of(model, tokenizer, side="right")
     request = RowRequest(queries, heads=[3, 1], layers=[2], head_outputs=True, transformed_norms=True)
-    everything = RowRequest(queries, head_outputs=True)
+    everything = RowRequest(queries, head_outputs=True, transformed_norms=True)
     with torch.no_grad():
         plain = model(**batch)[0]
         with tap(model, request):
@@ -170,6 +170,7 @@ def test_the_output_stays_bit_for_bit_and_filters_keep_what_was_asked(build):
     ((layer, per_head),) = request.head_outputs.items()
     assert layer.index == 2 and list(request.transformed_norms) == [layer]
     assert torch.equal(per_head, everything.head_outputs[layer][:, [1, 3]])
+    assert torch.equal(request.transformed_norms[layer], everything.transformed_norms[layer][:, [1, 3]])
 
 
 def test_an_edited_edge_is_in_the_head_outputs():
