@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from probe.errors import ModelError, TapError
 from probe.models import LoadedModel
 from probe.rowtap import Layer, RowRequest, label_modules, tap, why_not_tappable
-from probe.switching import eagerly
+from probe.switching import eagerly, untouched
 
 Path = Literal["tap", "eager"]
 _LONGER = 48  # tokens
@@ -132,12 +132,13 @@ def _check_same_function(loaded: LoadedModel, first: Layer) -> None:
     transformers' eager Falcon adds ALiBi twice, its SDPA once. Compared on what the first layer's attention puts out,
     where both runs still have the same input, and on many different tokens far apart, which makes such terms large.
     """
-    if loaded.backbone.config._attn_implementation == "eager":
-        return
     length = min(loaded.max_positions or _LONGER, _LONGER)
     step = loaded.backbone.get_input_embeddings().weight.shape[0] // length
     batch = batch_for(loaded, [[place * step for place in range(length)]])
-    own = _output_of(loaded, first, batch)
+    with untouched(loaded.backbone):
+        if loaded.backbone.config._attn_implementation == "eager":
+            return
+        own = _output_of(loaded, first, batch)
     with eagerly(loaded.backbone):
         eager = _output_of(loaded, first, batch, output_attentions=True)
     differ = float(((own - eager).norm(dim=-1) / own.norm(dim=-1)).max())

@@ -15,6 +15,7 @@ from probe.models import LoadedModel
 from probe.routes import Forward, Route, batch_for, eager_maps, forward_rows, route_of
 from probe.rows import additive_mask
 from probe.rowtap import AttentionCall, Layer, RowRequest, tap
+from probe.switching import untouched
 
 Status = Literal["pass", "fail", "skip"]
 
@@ -369,7 +370,8 @@ def _unchanged(evidence: _Evidence) -> Iterator[CheckItem]:
         return
     loaded, batch = evidence.loaded, batch_for(evidence.loaded, evidence.ids)
     with torch.inference_mode():
-        plain = loaded.backbone(**batch)[0]
+        with untouched(loaded.backbone):
+            plain = loaded.backbone(**batch)[0]
         with tap(loaded.backbone, RowRequest([[0]] * len(evidence.ids))):
             tapped = loaded.backbone(**batch)[0]
     yield _compared(

@@ -43,14 +43,21 @@ def eagerly(root: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _turn(root: Any, name: str, *, alone: bool, first: Callable[[Any], None] | None = None) -> Iterator[None]:
+def untouched(root: Any) -> Iterator[None]:
+    """Within the block the model computes attention as it came; other threads' switches are waited for, and wait."""
+    with _turn(root, None, alone=True):
+        yield
+
+
+@contextlib.contextmanager
+def _turn(root: Any, name: str | None, *, alone: bool, first: Callable[[Any], None] | None = None) -> Iterator[None]:
     with _changed:
         state = _wait(root, alone=alone)
         state.holders.append(threading.get_ident())
         state.alone = alone
     try:
         with _changed:
-            if id(root) not in state.roots:
+            if name is not None and id(root) not in state.roots:
                 if first is not None:
                     first(root)
                 state.roots[id(root)] = root

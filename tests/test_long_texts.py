@@ -11,7 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.measure import prime_up_to, square_tensors
-from probe import terminal
+from probe import switching, terminal
 from probe.capture import capture_prepared, estimate_bytes, prepare
 from probe.captures import CaptureOptions, save_capture
 from probe.cases import case_of
@@ -214,7 +214,7 @@ def test_ctrl_c_in_the_middle_of_a_pass_leaves_the_model_as_before(family, tmp_p
     with pytest.raises(KeyboardInterrupt):
         list(capture_prepared(loaded, items, options=options, on_layer=Stop()))
     assert loaded.backbone.config._attn_implementation == loaded.model.config._attn_implementation == "sdpa"
-    assert hooks_of(loaded.model) == hooks and loaded.backbone._cijing_depth == 0
+    assert hooks_of(loaded.model) == hooks and switching._switched == {}
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
     (after,) = capture_prepared(loaded, items, options=options)
     assert np.array_equal(after.rows, before.rows)
