@@ -24,7 +24,7 @@ class Run:
     """What one report took and left."""
 
     seconds: float
-    gigabytes: float  # largest resident set of the process
+    gigabytes: float  # largest resident set of the process; on Linux it begins at that of this process, which is small
     page: int  # bytes
     pictures: int
     files: dict[str, str]  # name -> SHA-256, of all but the manifest

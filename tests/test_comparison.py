@@ -274,7 +274,7 @@ def observed(values, *, name, effects=None, cues=None):
         table = np.stack([effects, effects / 2], axis=1).astype(np.float32)
         cuts = CutEffects(
             layers=(0,), stack="encoder", directions=("target → cue",) * len(values), cue=table,
-            control=np.full_like(table, 0.1),
+            control=np.full_like(table, 0.1), last=np.zeros((len(values), 3, 1), dtype=np.float32),
         )  # fmt: skip
     return Observed(
         model=name, items=prepare(loaded, cases), focus=grid, cuts=cuts, target_rows={}, seed=0,

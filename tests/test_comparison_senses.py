@@ -48,8 +48,9 @@ def observed(items, values, *, name, effects=None):
     if effects is not None:
         table = np.asarray(effects, dtype=np.float32)[:, None]
         cuts = CutEffects(
-            layers=(), stack="encoder", directions=("target → cue",) * len(items), cue=table, control=table * 0
-        )
+            layers=(), stack="encoder", directions=("target → cue",) * len(items), cue=table, control=table * 0,
+            last=np.zeros((len(items), 3, 1), dtype=np.float32),
+        )  # fmt: skip
     return Observed(
         model=name, items=items, focus=grid, cuts=cuts, target_rows={}, seed=0,
         layers=tuple(Layer("encoder", index, f"layer.{index}") for index in range(values.shape[1])),

@@ -33,7 +33,8 @@ def test_each_bound_can_break(change, said):
 def test_a_real_report_is_the_same_twice_and_a_bound_that_cannot_hold_gives_exit_code_1(tmp_path, capsys):
     cases = tmp_path / "two.csv"
     cases.write_text("marked,sense\n我{吃}了一个[苹果],fruit\n我{买}了一部[苹果],device\n", encoding="utf-8")
-    assert main([str(cases), "--seconds", "600"]) == 0
+    # A child's peak begins at its parent's, and the parent is a worker full of tests here.
+    assert main([str(cases), "--seconds", "600", "--gigabytes", "64"]) == 0
     assert "every bound holds" in capsys.readouterr().out
-    assert main([str(cases), "--seconds", "0.1"]) == 1
+    assert main([str(cases), "--seconds", "0.1", "--gigabytes", "64"]) == 1
     assert "allowed 0.1" in capsys.readouterr().out

@@ -106,7 +106,8 @@ def test_a_head_that_looks_but_writes_nothing_is_said_to_look_without_effect(tmp
         settings = StudySettings(reference_cases=0, layer_cut_cases=0)
         run_report(model, CaseSet(name="t", cases=tuple(cases_of(20))), settings=settings, folder=folder)
     page = (tmp_path / "run/report.html").read_text()
-    assert f"Mass without effect: {LAYER}.{other}." in page and "disagree: looks, no effect shown" in page
+    assert f"mass without effect shown in (layer.head) {LAYER}.{other}." in page
+    assert "disagree: looks, no effect shown" in page
 
 
 def test_the_choice_does_not_see_the_cue_words_that_judge_it(noisy):
