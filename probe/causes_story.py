@@ -11,10 +11,10 @@ from probe.cutsenses import CutSenses
 from probe.experiments.causes import EVERYWHERE
 from probe.figures import layer_curve, png_bytes
 from probe.findings import CONTRAST, cut_units
-from probe.report import Section, Table
-from probe.stats import bootstrap
-from probe.story import Story, percent, picture_of, why_no_cuts
-from probe.strongest import FEWEST_JUDGED, LEVEL, HeadScore
+from probe.report import Section, Table, percent
+from probe.stats import LEVEL, bootstrap
+from probe.story import Story, picture_of, why_no_cuts
+from probe.strongest import FEWEST_JUDGED, HeadScore
 
 
 def causes_section(story: Story, pictures: dict[str, bytes]) -> Section:

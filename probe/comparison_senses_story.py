@@ -9,11 +9,9 @@ from probe.comparison import DIRECTIONS, SIDES, Side
 from probe.comparison_senses import HeadSenseGap
 from probe.comparison_states import StateGap, StateReading
 from probe.comparison_words import (
-    LEVEL,
     ComparisonStory,
     columns,
     listed,
-    percent,
     picture,
     points,
     verdict_key,
@@ -23,8 +21,9 @@ from probe.figures import colour_limits, head_map, layer_curve, png_bytes
 from probe.findings import MASS_ON_CUE
 from probe.messages import message
 from probe.polysemy import HeadContrast, SenseStates
-from probe.report import Picture, Section, Table
+from probe.report import Picture, Section, Table, percent
 from probe.report.sections import Cell
+from probe.stats import LEVEL
 from probe.story import head_names, layer_names
 
 _MOST_MAPS = 3  # a page has twelve pictures at most, and nine are taken

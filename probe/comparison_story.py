@@ -10,12 +10,12 @@ from probe.comparison import SIDES, Comparison, HeadGap, Side, by_depth, cut_gap
 from probe.comparison_pieces import Piece, piece_row, pieces_of
 from probe.comparison_senses_story import sense_sections, sense_words
 from probe.comparison_states import same_readings
-from probe.comparison_words import LEVEL, ComparisonStory, columns, percent, picture, points, signed, verdict
+from probe.comparison_words import ComparisonStory, columns, picture, points, signed, verdict
 from probe.contrasts import FEWEST_UNITS
 from probe.figures import colour_limits, head_map, layer_curve, png_bytes
 from probe.findings import MASS_ON_CUE
-from probe.report import Picture, Section, SentenceMap, SentenceMaps, Table
-from probe.stats import bootstrap
+from probe.report import Picture, Section, SentenceMap, SentenceMaps, Table, percent
+from probe.stats import LEVEL, bootstrap
 from probe.story import Page, head_names, layer_names
 
 _TOP_HEADS = 10

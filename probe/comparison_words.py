@@ -15,8 +15,7 @@ from probe.models import LoadedModel
 from probe.report import Picture
 from probe.routes import Route
 from probe.selfcheck import CheckReport
-
-LEVEL = 0.05
+from probe.stats import LEVEL
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -85,11 +84,6 @@ def verdict_key(gap: Interval, p: float) -> str:
     if p >= LEVEL:
         return "none"
     return "more" if gap.mean > 0 else "less"
-
-
-def percent(share: float) -> str:
-    """A share as "12.3 %"."""
-    return f"{100 * share:.1f} %"
 
 
 def signed(share: float) -> str:

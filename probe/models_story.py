@@ -11,9 +11,9 @@ from probe.figures import layer_curve, png_bytes
 from probe.findings import Interval, cut_units, mean_interval
 from probe.polysemy import EffectSizes
 from probe.report import Picture, Section, Table
-from probe.stats import bootstrap
+from probe.stats import LEVEL, bootstrap
 from probe.story import Story
-from probe.strongest import LEVEL, reading_gaps
+from probe.strongest import reading_gaps
 
 Cells = tuple[str | float | int | None, ...]
 

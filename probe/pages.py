@@ -14,8 +14,8 @@ from probe.models_story import side_by_side
 from probe.polysemy import EffectSizes
 from probe.polysemy_story import sense_sections
 from probe.readings_story import reading_sections
-from probe.report import PICTURES, Section, Table
-from probe.story import Page, Story, only_readings, percent
+from probe.report import PICTURES, Section, Table, percent
+from probe.story import Page, Story, only_readings
 from probe.summary_story import summary_section
 
 

@@ -12,10 +12,10 @@ from probe.figures import layer_curve, png_bytes, sentence_map
 from probe.findings import Observed
 from probe.messages import Language, message
 from probe.polysemy import CutContrast, HeadContrast, SenseStates, best_head, example_pairs
-from probe.report import Picture, Section, Table
+from probe.report import Picture, Section, Table, percent
+from probe.stats import LEVEL
 from probe.wordsenses import FEWEST_CASES, sense_counts, senses_to_tell
 
-_LEVEL = 0.05
 _WORDS_NAMED = 8  # in one sentence
 
 
@@ -47,8 +47,8 @@ def sense_words(found: Polysemy) -> Iterator[str]:
     """The paragraphs for the summary: what was found and what was not."""
     tested = [one for one in found.cuts if one.tested]
     if tested:
-        more = [one.contrast for one in tested if one.p < _LEVEL and one.mean > 0]
-        less = [one.contrast for one in tested if one.p < _LEVEL and one.mean < 0]
+        more = [one.contrast for one in tested if one.p < LEVEL and one.mean > 0]
+        less = [one.contrast for one in tested if one.p < LEVEL and one.mean < 0]
         none = [one.contrast for one in tested if one.contrast not in {*more, *less}]
         yield found.say("cause", more=_list(more), less=_list(less), none=_list(none))
     heads = [one for one in found.heads if one.tested]
@@ -56,8 +56,8 @@ def sense_words(found: Polysemy) -> Iterator[str]:
         total = heads[0].p_max.size
         hits = {one.contrast: 0 for one in heads}
         for one in heads:
-            hits[one.contrast] += int((one.p_max < _LEVEL).sum())
-        uncorrected = sum(int((one.test.p < _LEVEL).sum()) for one in heads)
+            hits[one.contrast] += int((one.p_max < LEVEL).sum())
+        uncorrected = sum(int((one.test.p < LEVEL).sum()) for one in heads)
         yield found.say(
             "heads", hits=_list([f"{name} {count}" for name, count in hits.items()]), total=total,
             directions=len({one.measure for one in heads}), uncorrected=uncorrected,
@@ -80,9 +80,9 @@ def _state_words(found: Polysemy, states: SenseStates) -> str:
         return found.say("states_undecided") + few
     best = int(np.nanargmax(states.accuracy))
     text = found.say(
-        "states", best=_percent(states.accuracy[best]), layer=best, first=_percent(states.accuracy[0]),
-        last=_percent(states.accuracy[-1]), context=_percent(states.context), frequent=_percent(states.frequent),
-        neighbours=_percent(states.neighbours), cases=states.cases, senses=len(states.senses), readout=readout,
+        "states", best=percent(states.accuracy[best]), layer=best, first=percent(states.accuracy[0]),
+        last=percent(states.accuracy[-1]), context=percent(states.context), frequent=percent(states.frequent),
+        neighbours=percent(states.neighbours), cases=states.cases, senses=len(states.senses), readout=readout,
     )  # fmt: skip
     if min(states.accuracy[0], states.context, states.neighbours) < states.frequent:
         text += found.say("below_guess")
@@ -98,8 +98,8 @@ def _carrier_words(found: Polysemy, states: SenseStates) -> str:
     if np.isnan(carrier.accuracy[-1]):
         return ""
     text = found.say(
-        "carrier", alone=_percent(carrier.accuracy[-1]), most=_percent(np.nanmax(carrier.accuracy)),
-        cued=_percent(carrier.cued[-1]), cases=carrier.cases,
+        "carrier", alone=percent(carrier.accuracy[-1]), most=percent(np.nanmax(carrier.accuracy)),
+        cued=percent(carrier.cued[-1]), cases=carrier.cases,
     )  # fmt: skip
     return text + (found.say("carrier_mixed", count=carrier.mixed) if carrier.mixed else "")
 
@@ -122,7 +122,7 @@ def _why_no_states(found: Polysemy) -> str:
 
 
 def _contrasts(found: Polysemy) -> Section:
-    text = [found.say("contrasts_text", level=_LEVEL)]
+    text = [found.say("contrasts_text", level=LEVEL)]
     if {"banana", "huawei"} & {one.contrast for one in found.heads}:  # of the shipped set
         text.append(found.say("controls"))
     thin = sorted({one.contrast for one in found.heads if not one.tested})
@@ -156,7 +156,7 @@ def _contrasts(found: Polysemy) -> Section:
 def _head_row(found: Polysemy, one: HeadContrast) -> tuple[str | float | int | None, ...]:
     place = best_head(one)
     direction = found.say("to_cue" if one.measure.query == "target" else "to_target")
-    claimed, uncorrected = (int((p < _LEVEL).sum()) if one.tested else None for p in (one.p_max, one.test.p))
+    claimed, uncorrected = (int((p < LEVEL).sum()) if one.tested else None for p in (one.p_max, one.test.p))
     start = (one.contrast, direction, len(one.units), claimed, uncorrected)
     if place is None:
         return (*start, None, None, None)
@@ -283,10 +283,6 @@ def _drawn_pair(found: Polysemy, pair: SlotPair, place: tuple[int, int]) -> tupl
         cues=[index for words in cue.cues for index in words], title=title, language=found.language,
     )  # fmt: skip
     return png_bytes(figure), title
-
-
-def _percent(share: float) -> str:
-    return "–" if np.isnan(share) else f"{100 * share:.1f} %"
 
 
 def _list(names: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ from probe.cases import Case
 from probe.experiments.readings import FEWEST_FOR_RANKS, MOST_WORDS, Reading, ReadWord
 from probe.findings import mean_interval
 from probe.messages import Language, message
-from probe.report import Section, Table
+from probe.report import Section, Table, percent
 from probe.report.sections import Cell
 
 _MOST_ROWS = 20
@@ -76,14 +76,14 @@ def _row(reading: Reading, language: Language) -> tuple[Cell, ...]:
     same = None if reading.largest_effect is None else _say("yes" if _is_same(reading) else "no", language)
     return (
         *start, _say("join", language).join(moving) or _say("cell_still", language),
-        _say("by_mass", language, word=most.label, mass=_percent(most.mass)), same,
+        _say("by_mass", language, word=most.label, mass=percent(most.mass)), same,
         None if np.isnan(reading.correlation) else reading.correlation, len(reading.ranked), reading.left_out,
     )  # fmt: skip
 
 
 def _named(word: ReadWord, language: Language) -> str:
     effect = f"{word.effect:.3f}" if word.effect >= 0.0005 else "<0.001"
-    return _say("by_effect", language, word=word.label, effect=effect, mass=_percent(word.mass))
+    return _say("by_effect", language, word=word.label, effect=effect, mass=percent(word.mass))
 
 
 def _is_same(reading: Reading) -> bool:
@@ -96,10 +96,6 @@ def _excerpt(case: Case) -> str:
     """The text, or of a long one what stands around the target."""
     start, end = max(case.target.start - _AROUND, 0), min(case.target.end + _AROUND, len(case.text))
     return ("…" if start else "") + case.text[start:end] + ("…" if end < len(case.text) else "")
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
 
 
 def _say(key: str, language: Language, /, **values: object) -> str:

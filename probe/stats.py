@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 Floats = NDArray[np.float64]
+LEVEL = 0.05
+"""A corrected p below it may be claimed."""
 FEWEST_FOR_INTERVAL = 5
 """Below so many units there is a mean and no interval: resampling four numbers says nothing of a fifth."""
 _BLOCK = 500_000  # drawn counts held at once, 4 MB

@@ -84,11 +84,6 @@ def verdict(story: Story, interval: Interval, *, said: str = "verdict") -> str:
     return story.say(f"{said}_more" if interval.mean > 0 else f"{said}_less")
 
 
-def percent(share: float) -> str:
-    """A share as "12.3 %"."""
-    return f"{100 * share:.1f} %"
-
-
 def points(story: Story, interval: Interval) -> str:
     """An interval in percentage points: "+1.2 (0.4 to 2.0)"."""
     numbers = (f"{100 * interval.mean:+.1f}", f"{100 * interval.low:.1f}", f"{100 * interval.high:.1f}")

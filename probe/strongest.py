@@ -20,10 +20,9 @@ from probe.findings import (
     mean_interval,
 )
 from probe.flips import fewest_units, flip_tests
-from probe.stats import FEWEST_FOR_INTERVAL, unit_means
+from probe.stats import FEWEST_FOR_INTERVAL, LEVEL, unit_means
 
 HEADS_JUDGED = 8  # chosen for their mass; as many others are drawn at random and stand beside them
-LEVEL = 0.05
 FEWEST_JUDGED = fewest_units(2, level=LEVEL)
 """With fewer cue words a head that both looks and moves could never be shown to: two numbers share the flips."""
 

@@ -17,8 +17,8 @@ from probe.findings import (
 )
 from probe.polysemy_story import sense_words
 from probe.readings_story import reading_words
-from probe.report import Section
-from probe.story import Story, only_readings, percent, points, verdict, why_no_cuts
+from probe.report import Section, percent
+from probe.story import Story, only_readings, points, verdict, why_no_cuts
 from probe.strongest import strongest_head
 
 

@@ -15,6 +15,11 @@ def is_numeric(cells: Sequence[Cell]) -> bool:
     )
 
 
+def percent(share: float) -> str:
+    """Give a share as "12.3 %", a missing one as a dash."""
+    return "–" if math.isnan(share) else f"{100 * share:.1f} %"
+
+
 def column_text(cells: Sequence[Cell], *, missing: str) -> tuple[str, ...]:
     """Give the cells of one column as text; floats share one number of decimals, an exact zero is `0`.
 
