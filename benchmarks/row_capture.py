@@ -36,7 +36,8 @@ from benchmarks.measure import (
 )
 from probe.cases import load_cases, shipped_sets
 from probe.models import load_model
-from probe.rowtap import RowRequest, attached, tap
+from probe.rowrequest import RowRequest
+from probe.rowtap import attached, tap
 
 Other = Literal["plain", "eager"]
 Side = Other | Literal["rows"]

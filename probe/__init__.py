@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from probe.figures import head_map, layer_curve, png_bytes, save_png, sentence_map
     from probe.flips import benjamini_hochberg, flip_tests
     from probe.generation import GenerationRows, generate_rows, replay_rows
+    from probe.labels import Layer
     from probe.measures.focus import FOCUS, WEIGHTINGS, Measure, focus, merged_row, weighted_lengths, weighted_rows
     from probe.measures.states import (
         context_embedding,
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
     from probe.observing import StudySettings
     from probe.report import Picture, Section, Table, render_report
     from probe.routes import Route, batch_for, route_of
-    from probe.rowtap import Layer, RowRequest, attached, tap
+    from probe.rowrequest import RowRequest
+    from probe.rowtap import attached, tap
     from probe.runs import RunFolder, open_run
     from probe.selfcheck import CheckItem, CheckReport, check_model
     from probe.spans import Span, TokenMap, labels_of, merge_rows, tokenize, tokens_of, words_of
@@ -67,6 +69,7 @@ _NAMES_OF = {
     "figures": ("head_map", "layer_curve", "png_bytes", "save_png", "sentence_map"),
     "flips": ("benjamini_hochberg", "flip_tests"),
     "generation": ("GenerationRows", "generate_rows", "replay_rows"),
+    "labels": ("Layer",),
     "measures.focus": (
         "FOCUS",
         "WEIGHTINGS",
@@ -90,7 +93,8 @@ _NAMES_OF = {
     "observing": ("StudySettings",),
     "report": ("Picture", "Section", "Table", "render_report"),
     "routes": ("Route", "batch_for", "route_of"),
-    "rowtap": ("Layer", "RowRequest", "attached", "tap"),
+    "rowrequest": ("RowRequest",),
+    "rowtap": ("attached", "tap"),
     "runs": ("RunFolder", "open_run"),
     "selfcheck": ("CheckItem", "CheckReport", "check_model"),
     "spans": ("Span", "TokenMap", "labels_of", "merge_rows", "tokenize", "tokens_of", "words_of"),

@@ -1,12 +1,7 @@
 """The command line: `python -m probe report | compare | …`. Each command loads what it needs itself."""
 
-import errno
-import logging
-import os
 import re
-import signal
 import sys
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -16,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from probe.errors import CijingError
+from probe.launch import as_program, exit_code, say
 from probe.options import (
     LARGEST,
     SOURCES,
@@ -51,10 +47,6 @@ if TYPE_CHECKING:
     from probe.models import LoadedModel
 
 DEFAULT_MODEL = "builtin:e5-small"
-# Typer brings its own click and names only this one of its classes; its ancestors are all other usage errors.
-USAGE_ERRORS = tuple(kind for kind in typer.BadParameter.__mro__ if issubclass(kind, Exception))[:-1]
-STOPPED = 130
-
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
@@ -133,7 +125,7 @@ def report(
             checks = run_report(map(load, model), case_set, settings=settings, folder=folder, progress=progress)
     for name, check in zip(model, checks, strict=True):
         if not check.passed:
-            _say(f"self-check of {name} failed: do not trust its numbers before you have read the page's self-check")
+            say(f"self-check of {name} failed: do not trust its numbers before you have read the page's self-check")
     print(target / "report.html")
 
 
@@ -201,7 +193,7 @@ def compare(
             checks = run_comparison(one, other, case_set, settings=settings, folder=folder, progress=progress)
     for side, check in zip("AB", checks, strict=True):
         if not check.passed:
-            _say(f"self-check of {side} failed: do not trust its numbers before you have read the page's self-check")
+            say(f"self-check of {side} failed: do not trust its numbers before you have read the page's self-check")
     print(target / "report.html")
 
 
@@ -340,16 +332,16 @@ def _cases(source: str) -> "CaseSet":
 
     case_set = load_cases(source)
     for note in case_set.notes:
-        _say(f"note: {note}")
+        say(f"note: {note}")
     return case_set
 
 
 def _load(model: str, *, device: str, dtype: str, revision: str | None, code: bool) -> "LoadedModel":
     from probe.models import load_model
 
-    loaded = load_model(model, device=device, dtype=dtype, revision=revision, trust_remote_code=code, progress=_say)
+    loaded = load_model(model, device=device, dtype=dtype, revision=revision, trust_remote_code=code, progress=say)
     for note in loaded.notes:
-        _say(f"note: {note}")
+        say(f"note: {note}")
     return loaded
 
 
@@ -360,73 +352,17 @@ def _check_models(models: list[str], *, revision: str | None, code: bool) -> Non
     if revision is not None:
         raise CijingError("--revision belongs to one model; give one --model with it")
     for name in models:
-        check_source(name, trust_remote_code=code, progress=_say)
-
-
-def _say(text: str) -> None:
-    from probe.terminal import visible
-
-    for line in text.splitlines():
-        print(visible(line), file=sys.stderr)
+        check_source(name, trust_remote_code=code, progress=say)
 
 
 def run(arguments: list[str]) -> int:
     """Run one command and give its exit code: 0, 1 for a failed check or a bug, 2 for what the user can mend."""
-    try:
-        code = app(arguments, prog_name="python -m probe", standalone_mode=False)
-        sys.stdout.flush()
-        if code == STOPPED:  # Typer turns Ctrl-C into an exit code without a word
-            _say("stopped")
-        return code if isinstance(code, int) else 0
-    except CijingError as error:
-        _say(str(error))
-        return 2
-    except USAGE_ERRORS as caught:
-        usage: Any = caught
-        _say(usage.format_message())
-        return 2
-    except (KeyboardInterrupt, typer.Abort):
-        _say("stopped")
-        return STOPPED
-    except BrokenPipeError:
-        _drop_output()
-        return 141
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            return _internal(error)
-        _drop_output()
-        _say(f"cannot write {error.filename or 'the output'}: {error.strerror}; make room on that disk")
-        return 2
-    except Exception as error:
-        return _internal(error)
-
-
-def _internal(error: Exception) -> int:
-    if os.environ.get("CIJING_DEBUG"):
-        raise error
-    _say(f"internal error: {type(error).__name__}: {' '.join(str(error).split())} (CIJING_DEBUG=1 shows where)")
-    return 1
-
-
-def _drop_output() -> None:
-    """Send what is still to be printed nowhere, or the interpreter complains about it when it exits."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return exit_code(app, arguments, name="python -m probe")
 
 
 def main() -> NoReturn:
-    """Run the command line as a program: quiet libraries, no crash on a terminal that cannot show a character."""
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    if not os.environ.get("CIJING_DEBUG"):
-        warnings.simplefilter("ignore")
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # the caller closed it
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 (open until the end)
-        getattr(sys, name).reconfigure(errors="backslashreplace")
-    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # where it keeps its cache is no news
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a half-written run folder is removed
-    sys.exit(run(sys.argv[1:]))
+    """Run the command line as a program."""
+    as_program(run)
 
 
 if __name__ == "__main__":

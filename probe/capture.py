@@ -14,9 +14,10 @@ from probe.cases import Case
 from probe.edits import Edit
 from probe.errors import BudgetError, CijingError, ModelError, SpanError
 from probe.fitting import cut_to_fit
+from probe.labels import Layer
 from probe.models import LoadedModel
 from probe.routes import Forward, Route, batch_for, forward_rows, route_of
-from probe.rowtap import Layer, RowRequest
+from probe.rowrequest import RowRequest
 from probe.spans import tokenize, tokens_of
 
 Progress = Callable[[int, int], None]  # done, total

@@ -17,9 +17,9 @@ from safetensors.numpy import save
 
 from probe.cases import Case
 from probe.errors import OutputError
+from probe.labels import Layer
 from probe.models import LoadedModel
 from probe.routes import Route
-from probe.rowtap import Layer
 from probe.spans import Span, TokenMap
 
 _FORMAT = "cijing-capture-1"

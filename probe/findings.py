@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from probe.captures import Prepared
 from probe.contrasts import is_neutral
 from probe.experiments.causes import EVERYWHERE, CutEffects
+from probe.labels import Layer
 from probe.measures.focus import FOCUS, Measure, Weighting, visible
 from probe.measures.states import Readout
-from probe.rowtap import Layer
 from probe.stats import Estimate, bootstrap
 
 Floats = NDArray[np.float32]

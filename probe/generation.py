@@ -13,12 +13,14 @@ from torch import Tensor
 from probe.anatomy import base_of
 from probe.capture import check_filters, free_memory, readable_size
 from probe.captures import CaptureOptions
-from probe.edits import Stack
 from probe.errors import BudgetError, ModelError, TapError
+from probe.labels import Layer
 from probe.models import LoadedModel
 from probe.routes import Path, Route, forward_rows, route_of
-from probe.rowtap import Layer, RowRequest, tap
+from probe.rowrequest import RowRequest
+from probe.rowtap import tap
 from probe.spans import TokenMap
+from probe.stitching import RowPlan, Stitching, check_calls, refuse_future, room_for
 from probe.transcripts import AnswerBy, Boundary, Prompt, Transcript, answered, opened, transcript_of
 
 Cache = Literal["dynamic", "static"]
@@ -112,12 +114,12 @@ def generate_rows(
         loaded, route, transcript, total=total, read=total - 1, layers=layers, heads=heads, prompt_rows=prompt_rows
     )
     _check_budget(plan, memory_budget if memory_budget is not None else free_memory(loaded.device) // 2)
-    stitching = _Stitching(plan, windows=_windows(loaded))
+    stitching = Stitching(plan, windows=_windows(loaded))
     ids = _generate(
         loaded, transcript, stitching, seed=seed, max_new_tokens=max_new_tokens, cache=cache, options=options
     )
     whole = answered(loaded, transcript, ids, by="generated")
-    _check_calls(stitching, len(whole.tokens.ids) - 1)
+    check_calls(stitching, len(whole.tokens.ids) - 1)
     return _rows_of(whole, plan, own=stitching.own, across=stitching.across, path=route.path)
 
 
@@ -149,35 +151,12 @@ def replay_rows(
     _check_budget(plan, budget, copies=2)
     request = RowRequest([plan.queries], layers=layers, heads=heads, stacks=plan.stacks)
     forward = forward_rows(loaded, route, _batch(loaded, whole, read), request, states=False)
-    own, across = _empty(plan)
+    own, across = room_for(plan)
     for layers_of, matrix in ((plan.own, own), (plan.cross, across)):
         for place, layer in enumerate(layers_of):
             rows = forward.rows[layer][0].cpu().numpy()  # [head, row, key]
             matrix[place, :, :, : rows.shape[2]] = rows
     return _rows_of(whole, plan, own=own, across=across, path=route.path)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Plan:
-    """Which rows are to be had, and how much room they take."""
-
-    name: str  # of the model
-    own: tuple[Layer, ...]  # self-attention layers
-    cross: tuple[Layer, ...]
-    heads: tuple[int, ...]
-    queries: tuple[int, ...]  # ascending
-    keys: int
-    source_keys: int
-
-    @property
-    def stacks(self) -> frozenset[Stack]:
-        return frozenset(layer.stack for layer in (*self.own, *self.cross))
-
-    @property
-    def size(self) -> int:
-        """Bytes of all rows."""
-        cells = len(self.own) * self.keys + len(self.cross) * self.source_keys
-        return 4 * cells * len(self.heads) * len(self.queries)
 
 
 def _plan(
@@ -190,7 +169,7 @@ def _plan(
     layers: Collection[int] | None,
     heads: Collection[int] | None,
     prompt_rows: PromptRows,
-) -> _Plan:
+) -> RowPlan:
     """Rows of the first `read` of `total` tokens, filtered; ModelError where the model does not go that far."""
     check_filters(
         route,
@@ -203,7 +182,7 @@ def _plan(
     if loaded.max_positions is not None and longest > loaded.max_positions:
         raise ModelError(f"{longest} tokens to read, but {loaded.name} has {loaded.max_positions} positions")
     kept = [layer for layer in route.layers if layers is None or layer.index in layers]
-    return _Plan(
+    return RowPlan(
         name=loaded.name,
         own=tuple(layer for layer in kept if layer.stack == "decoder"),
         cross=tuple(layer for layer in kept if layer.stack == "cross"),
@@ -225,7 +204,7 @@ def _queries(prompt_rows: PromptRows, *, prompt_length: int, read: int) -> tuple
     return tuple(sorted({*before, *range(prompt_length - 1, read)}))
 
 
-def _check_budget(plan: _Plan, budget: int, *, copies: int = 1) -> None:
+def _check_budget(plan: RowPlan, budget: int, *, copies: int = 1) -> None:
     need = copies * plan.size
     if need > budget:
         raise BudgetError(
@@ -252,7 +231,7 @@ def _check_generation(loaded: LoadedModel, options: Mapping[str, Any], *, max_ne
 def _generate(
     loaded: LoadedModel,
     transcript: Transcript,
-    stitching: "_Stitching",
+    stitching: Stitching,
     *,
     seed: int,
     max_new_tokens: int,
@@ -299,77 +278,9 @@ def _leaving_nothing(model: Any) -> Iterator[None]:
         vars(model).update(before)
 
 
-class _Stitching(RowRequest):
-    """Puts the rows of each call of one `generate` at their true positions; keeps no copy of the calls."""
-
-    def __init__(self, plan: _Plan, *, windows: frozenset[int]) -> None:
-        indices = {layer.index for layer in (*plan.own, *plan.cross)}
-        super().__init__(layers=indices, stacks=plan.stacks, heads=plan.heads, every_call=True)
-        self.plan = plan
-        self.windows = windows
-        self.wanted = np.array(plan.queries)
-        self.read: dict[Layer, int] = {}  # tokens that have passed through a layer
-        self.length = 0  # tokens of the current call
-        self.here = slice(0)  # the current call's rows in the matrix
-        self.own, self.across = _empty(plan)
-
-    def positions_in(self, layer: Layer, query: Tensor) -> Tensor:
-        """Positions in this call of the rows that are wanted, counted on from the calls before."""
-        if query.shape[0] != 1:
-            raise TapError(f"{self.plan.name} generates {query.shape[0]} texts at once; rows can be stitched of one")
-        self.length = query.shape[2]
-        start = self.read.get(layer, 0)
-        self.read[layer] = stop = start + self.length
-        low, high = np.searchsorted(self.wanted, [start, stop]).tolist()
-        self.here = slice(low, high)
-        return torch.from_numpy(self.wanted[low:high] - start).to(query.device)[None]
-
-    def keep(self, layer: Layer, rows: Tensor) -> None:
-        """Place the rows of one call, [batch, head, query, key], under the keys' true positions."""
-        if layer in self.plan.cross:
-            self.across[self.plan.cross.index(layer), :, self.here] = self._on_source(layer, rows)
-            return
-        if layer not in self.plan.own:
-            raise TapError(f"{layer.module} attends while {self.plan.name} generates, but not in a plain pass")
-        stop, width = self.read[layer], rows.shape[3]
-        first = max(stop - width, 0)  # the oldest key that a window has not dropped
-        if first and width - self.length + 1 not in self.windows:
-            raise TapError(
-                f"{layer.module} sees {width} of {stop} tokens, which is none of the model's windows "
-                f"({', '.join(map(str, sorted(self.windows))) or 'it has none'}): where they stand cannot be told"
-            )
-        given = rows[0].cpu().numpy()  # [head, query, key]
-        if given[..., stop - first :].any():
-            raise TapError(f"{layer.module} gives weight to places of its cache that hold no token yet")
-        self.own[self.plan.own.index(layer), :, self.here, first:stop] = given[..., : stop - first]
-
-    def _on_source(self, layer: Layer, rows: Tensor) -> NDArray[np.float32]:
-        if rows.shape[3] != self.plan.source_keys:
-            raise TapError(f"{layer.module} sees {rows.shape[3]} places, but the source has {self.plan.source_keys}")
-        given: NDArray[np.float32] = rows[0].cpu().numpy()
-        return given
-
-
-def _empty(plan: _Plan) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Room for the rows of self and cross attention, [layer, head, row, key]; the system gives it as it is filled."""
-    shape = (len(plan.heads), len(plan.queries))
-    own = np.zeros((len(plan.own), *shape, plan.keys), dtype=np.float32)
-    return own, np.zeros((len(plan.cross), *shape, plan.source_keys), dtype=np.float32)
-
-
-def _check_calls(stitching: _Stitching, length: int) -> None:
-    """TapError unless every layer saw each of `length` tokens once: other ways to generate leave other traces."""
-    for layer in (*stitching.plan.own, *stitching.plan.cross):
-        seen = stitching.read.get(layer, 0)
-        if seen != length:
-            raise TapError(
-                f"{layer.module} saw {seen} tokens, but the answer comes from {length}: not one row of tokens"
-            )
-
-
 def _rows_of(
     whole: Transcript,
-    plan: _Plan,
+    plan: RowPlan,
     *,
     own: NDArray[np.float32],
     across: NDArray[np.float32],
@@ -380,7 +291,7 @@ def _rows_of(
     # A shorter answer's last token has no row either; a replay of all tokens has planned for one.
     queries = tuple(place for place in plan.queries if place < total - (plan.keys > total))
     own, across = own[:, :, : len(queries), :total], across[:, :, : len(queries)]
-    _refuse_future(plan.name, own, queries)
+    refuse_future(plan.name, own, queries)
     return GenerationRows(
         tokens=whole.tokens,
         prompt_length=whole.prompt_length,
@@ -395,13 +306,6 @@ def _rows_of(
         cross_rows=across if plan.cross else None,
         path=path,
     )
-
-
-def _refuse_future(name: str, rows: NDArray[np.float32], queries: Sequence[int]) -> None:
-    """Refuse rows that see tokens after their own: such a model's prompt is read anew with every answer."""
-    for place, position in enumerate(queries):
-        if rows[:, :, place, position + 1 :].any():
-            raise TapError(f"{name}: the row of token {position} sees later tokens, so rows cannot be stitched")
 
 
 def _windows(loaded: LoadedModel) -> frozenset[int]:

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from probe.capture import Progress, capture_prepared
 from probe.captures import Capture, CaptureOptions, Prepared
+from probe.labels import Layer
 from probe.models import LoadedModel
-from probe.rowtap import Layer
 from probe.spans import labels_of, merge_rows, words_of
 
 

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from probe.errors import ModelError, TapError
+from probe.labels import Layer, label_modules
 from probe.models import LoadedModel
-from probe.rowtap import Layer, RowRequest, label_modules, tap, why_not_tappable
+from probe.rowrequest import RowRequest
+from probe.rowtap import tap, why_not_tappable
 from probe.switching import eagerly, untouched
 
 Path = Literal["tap", "eager"]

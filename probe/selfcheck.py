@@ -3,7 +3,7 @@
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -11,16 +11,17 @@ from torch import Tensor
 
 from probe.edits import HeadEdit
 from probe.errors import CijingError
+from probe.evidence import Evidence, gather
+from probe.labels import Layer
 from probe.models import LoadedModel
-from probe.routes import Forward, Route, batch_for, eager_maps, forward_rows, route_of
+from probe.routes import batch_for, forward_rows, route_of
+from probe.rowrequest import AttentionCall, RowRequest
 from probe.rows import additive_mask
-from probe.rowtap import AttentionCall, Layer, RowRequest, tap
+from probe.rowtap import tap
 from probe.switching import untouched
 
 Status = Literal["pass", "fail", "skip"]
 
-# Unequal lengths, so that padding is exercised; both scripts.
-_TEXTS = ("我喜欢苹果", "苹果公司今天发布了一款新的手机芯片", "She sat on the bank and ate an apple.")
 # Rounding of one dtype: bound on rows that are computed by the same formula, and relative bound on states.
 _LOCAL_BOUND = {torch.float32: 1e-6, torch.bfloat16: 1e-6, torch.float16: 1e-6}
 _BATCH_BOUND = {torch.float32: 1e-5, torch.bfloat16: 5e-2, torch.float16: 1e-2}
@@ -51,47 +52,15 @@ class CheckReport:
         return all(item.status != "fail" for item in self.items)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Evidence:
-    """The runs that all checks read: single texts, whole maps from both paths, and the tap's own inputs."""
-
-    loaded: LoadedModel
-    route: Route
-    ids: list[list[int]]
-    singles: list[Forward]
-    eager: list[tuple[dict[Layer, Tensor], Any]]
-    calls: list[AttentionCall] = field(default_factory=list)
-
-
 def check_model(loaded: LoadedModel) -> CheckReport:
     """Run every check on three short texts; seconds on a small model. Never raises for a check that fails."""
     route = route_of(loaded)
-    evidence = _gather(loaded, route)
+    evidence = gather(loaded, route)
     items = [item for check in _CHECKS for item in _guarded(check, evidence)]
     return CheckReport(model=loaded.name, path=route.path, items=tuple(items))
 
 
-def _gather(loaded: LoadedModel, route: Route) -> _Evidence:
-    ids = [list(loaded.tokenizer(text)["input_ids"]) for text in _TEXTS]
-    limit = loaded.max_positions
-    ids = [item if limit is None else item[:limit] for item in ids]
-    singles: list[Forward] = []
-    calls: list[AttentionCall] = []
-    for item in ids:
-        request = RowRequest([list(range(len(item)))], value_norms=True, inspect=calls.append)
-        singles.append(forward_rows(loaded, route, batch_for(loaded, [item]), request, states=True))
-    eager = [eager_maps(loaded, batch_for(loaded, [item]), states=True) for item in ids] if _has_eager(loaded) else []
-    return _Evidence(loaded=loaded, route=route, ids=ids, singles=singles, eager=eager, calls=calls)
-
-
-def _has_eager(loaded: LoadedModel) -> bool:
-    try:
-        return bool(eager_maps(loaded, batch_for(loaded, [[1, 2]]))[0])
-    except (CijingError, TypeError, ValueError, NotImplementedError):
-        return False
-
-
-def _guarded(check: "Callable[[_Evidence], Iterator[CheckItem]]", evidence: _Evidence) -> list[CheckItem]:
+def _guarded(check: Callable[[Evidence], Iterator[CheckItem]], evidence: Evidence) -> list[CheckItem]:
     """A check that cannot run is a failed check with its reason, not a crash of the others."""
     try:
         return list(check(evidence))
@@ -102,7 +71,7 @@ def _guarded(check: "Callable[[_Evidence], Iterator[CheckItem]]", evidence: _Evi
         ]
 
 
-def _calls_counted(evidence: _Evidence) -> Iterator[CheckItem]:
+def _calls_counted(evidence: Evidence) -> Iterator[CheckItem]:
     route, expected = evidence.route, _expected_layers(evidence.loaded)
     found = len(route.layers)
     how = "the tap was called for" if route.path == "tap" else f"eager path ({route.reason}): maps came from"
@@ -129,7 +98,7 @@ def _expected_layers(loaded: LoadedModel) -> int:
     return int(text.num_hidden_layers)
 
 
-def _rows_equal_the_eager_formula(evidence: _Evidence) -> Iterator[CheckItem]:
+def _rows_equal_the_eager_formula(evidence: Evidence) -> Iterator[CheckItem]:
     name = "rows = eager formula"
     if evidence.route.path == "eager":
         yield CheckItem(name=name, status="skip", why="rows on the eager path are eager's own")
@@ -164,7 +133,7 @@ def _dense(call: AttentionCall, dtype: torch.dtype = torch.float32) -> Tensor:
     return (scores if mask is None else scores + mask).softmax(-1)
 
 
-def _rows_equal_eager_end_to_end(evidence: _Evidence) -> Iterator[CheckItem]:
+def _rows_equal_eager_end_to_end(evidence: Evidence) -> Iterator[CheckItem]:
     name = "end to end = eager"
     if evidence.route.path == "eager" or not evidence.eager:
         yield CheckItem(name=name, status="skip", why="there is no second path to compare with")
@@ -188,7 +157,7 @@ def _rows_equal_eager_end_to_end(evidence: _Evidence) -> Iterator[CheckItem]:
     )
 
 
-def _eager_rounding(evidence: _Evidence) -> float:
+def _eager_rounding(evidence: Evidence) -> float:
     """How far the family's eager formula in half precision lies from itself in fp32, on the same query and key."""
     dtype = evidence.loaded.dtype
     if dtype == torch.float32:
@@ -201,7 +170,7 @@ def _hidden(output: Any, stack: str) -> tuple[Tensor, ...]:
     return states
 
 
-def _rows_are_distributions(evidence: _Evidence) -> Iterator[CheckItem]:
+def _rows_are_distributions(evidence: Evidence) -> Iterator[CheckItem]:
     rows = [layer_rows for single in evidence.singles for layer_rows in single.rows.values()]
     finite = all(bool(torch.isfinite(r).all()) for r in rows)
     low, high = min(float(r.min()) for r in rows), max(float(r.max()) for r in rows)
@@ -221,7 +190,7 @@ def _rows_are_distributions(evidence: _Evidence) -> Iterator[CheckItem]:
     )
 
 
-def _not_finite(evidence: _Evidence) -> str:
+def _not_finite(evidence: Evidence) -> str:
     """Where the first rows stand that are NaN or infinite, in the order of the layers."""
     for single in evidence.singles:
         for layer in evidence.route.layers:
@@ -231,7 +200,7 @@ def _not_finite(evidence: _Evidence) -> str:
     return "some weights are not finite numbers"
 
 
-def _causality(evidence: _Evidence) -> Iterator[CheckItem]:
+def _causality(evidence: Evidence) -> Iterator[CheckItem]:
     for stack in ("encoder", "decoder"):
         ahead = [
             float(rows[0].triu(1).max())
@@ -248,13 +217,13 @@ def _causality(evidence: _Evidence) -> Iterator[CheckItem]:
             )
 
 
-def _padding_right(evidence: _Evidence) -> Iterator[CheckItem]:
+def _padding_right(evidence: Evidence) -> Iterator[CheckItem]:
     batch = batch_for(evidence.loaded, evidence.ids)
     starts = [0] * len(evidence.ids)
     yield from _padding(evidence, batch, starts, "padding right")
 
 
-def _padding_left(evidence: _Evidence) -> Iterator[CheckItem]:
+def _padding_left(evidence: Evidence) -> Iterator[CheckItem]:
     """Left padding is judged only where the model itself is invariant to it: captures are padded on the right."""
     batch = batch_for(evidence.loaded, evidence.ids)
     width = batch["input_ids"].shape[1]
@@ -277,7 +246,7 @@ def _padding_left(evidence: _Evidence) -> Iterator[CheckItem]:
     yield best
 
 
-def _padding(evidence: _Evidence, batch: dict[str, Tensor], starts: list[int], name: str) -> Iterator[CheckItem]:
+def _padding(evidence: Evidence, batch: dict[str, Tensor], starts: list[int], name: str) -> Iterator[CheckItem]:
     queries = [list(range(start, start + len(item))) for start, item in zip(starts, evidence.ids, strict=True)]
     together = forward_rows(evidence.loaded, evidence.route, batch, RowRequest(queries), states=True)
     rows_gaps: list[float] = []
@@ -300,7 +269,7 @@ def _padding(evidence: _Evidence, batch: dict[str, Tensor], starts: list[int], n
     )
 
 
-def _own_rounding(evidence: _Evidence) -> float:
+def _own_rounding(evidence: Evidence) -> float:
     """Largest relative difference of a token's state between the model's eager and SDPA attention."""
     gaps = [
         float(((a.float() - b.float()).norm(dim=-1) / _length(b, dim=-1)).max())
@@ -311,7 +280,7 @@ def _own_rounding(evidence: _Evidence) -> float:
     return _largest(gaps)
 
 
-def _layer_labels(evidence: _Evidence) -> Iterator[CheckItem]:
+def _layer_labels(evidence: Evidence) -> Iterator[CheckItem]:
     """Silence one layer: states up to it must stay, the next one must move. That ties label k to state k."""
     if evidence.route.path == "eager":
         yield CheckItem(name="layer labels", status="skip", why="labels come from the modules that returned the maps")
@@ -333,7 +302,7 @@ def _layer_labels(evidence: _Evidence) -> Iterator[CheckItem]:
     )
 
 
-def _first_moved_state(evidence: _Evidence, layer: Layer) -> int:
+def _first_moved_state(evidence: Evidence, layer: Layer) -> int:
     edit = HeadEdit(
         heads=frozenset(range(evidence.route.heads)), layers=frozenset({layer.index}), stacks=frozenset({layer.stack})
     )
@@ -345,7 +314,7 @@ def _first_moved_state(evidence: _Evidence, layer: Layer) -> int:
     return same.index(False) if False in same else -1
 
 
-def _head_mapping(evidence: _Evidence) -> Iterator[CheckItem]:
+def _head_mapping(evidence: Evidence) -> Iterator[CheckItem]:
     name = "rows × values = output"
     if not evidence.calls:
         yield CheckItem(name=name, status="skip", why="the eager path does not show values")
@@ -363,7 +332,7 @@ def _head_mapping(evidence: _Evidence) -> Iterator[CheckItem]:
     yield _compared(name, worst, bound, f"{kind}; SDPA's output rebuilt from the rows")
 
 
-def _unchanged(evidence: _Evidence) -> Iterator[CheckItem]:
+def _unchanged(evidence: Evidence) -> Iterator[CheckItem]:
     name = "output unchanged"
     if evidence.route.path == "eager":
         yield CheckItem(name=name, status="skip", why="nothing is tapped on the eager path")
@@ -379,7 +348,7 @@ def _unchanged(evidence: _Evidence) -> Iterator[CheckItem]:
     )
 
 
-def _dtype_tolerance(evidence: _Evidence) -> Iterator[CheckItem]:
+def _dtype_tolerance(evidence: Evidence) -> Iterator[CheckItem]:
     dtype = evidence.loaded.dtype
     eps = torch.finfo(dtype).eps
     yield CheckItem(
@@ -408,7 +377,7 @@ def _largest(values: Iterable[float]) -> float:
     return math.nan if any(map(math.isnan, known)) else max(known)
 
 
-_CHECKS: tuple[Callable[[_Evidence], Iterator[CheckItem]], ...] = (
+_CHECKS: tuple[Callable[[Evidence], Iterator[CheckItem]], ...] = (
     _calls_counted,
     _rows_equal_the_eager_formula,
     _rows_equal_eager_end_to_end,

@@ -15,8 +15,8 @@ ROOT = Path(__file__).resolve().parents[1]
 ORDER = (
     *("errors", "alignment", "spans", "casefiles", "cases"),
     *("buildonce", "advice", "e5file", "e5tokenizer", "embedded", "hub", "adapters", "sources", "anatomy", "models"),
-    *("rows", "edits", "projection", "wrappers", "switching", "rowtap", "routes"),
-    *("fitting", "captures", "capture", "export", "selfcheck"),
+    *("rows", "edits", "projection", "wrappers", "labels", "rowrequest", "switching", "rowtap", "routes"),
+    *("fitting", "captures", "capture", "export", "evidence", "selfcheck"),
     *("measures", "stats", "flips", "contrasts", "experiments", "findings", "strongest"),
     *("wordsenses", "cutsenses", "polysemy", "messages", "colours", "figures", "report", "runs"),
     *("readings_story", "polysemy_story"),
@@ -24,7 +24,7 @@ ORDER = (
     *("observing", "study"),
     *("comparison", "comparison_pieces", "comparison_senses", "comparison_states"),
     *("comparison_words", "comparison_senses_story", "comparison_story", "comparison_study", "changes"),
-    *("chat", "transcripts", "generation", "glance", "terminal", "options", "__main__"),
+    *("chat", "transcripts", "stitching", "generation", "glance", "terminal", "options", "launch", "__main__"),
 )
 HOMES = {
     "AttentionInterface": ("probe/rowtap.py",),
@@ -33,10 +33,10 @@ HOMES = {
     "matplotlib": ("probe/figures.py",),
     "jinja2": ("probe/report/",),
     "rich": ("probe/terminal.py",),
-    "typer": ("probe/__main__.py", "probe/options.py"),
+    "typer": ("probe/__main__.py", "probe/options.py", "probe/launch.py"),
 }
 # Imported by themselves, these bring in no torch; the command line shows its help without any heavy library.
-WITHOUT_TORCH = ("errors", "spans", "cases", "messages", "runs", "terminal", "__main__")
+WITHOUT_TORCH = ("errors", "spans", "cases", "messages", "runs", "terminal", "launch", "__main__")
 HEAVY = ("torch", "transformers", "pandas", "numpy", "matplotlib", "seaborn", "pyarrow", "scipy", "yaml", "pydantic")
 
 Tree = Mapping[str, str]  # path below the root -> source
@@ -122,11 +122,11 @@ def away_from_home(tree: Tree) -> Iterator[str]:
 
 
 def prints(tree: Tree) -> Iterator[str]:
-    """print() outside the command lines."""
+    """print() outside the command lines and how they end."""
     for path, source in tree.items():
         for node in ast.walk(ast.parse(source)):
             called = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
-            if called and not path.endswith("/__main__.py"):
+            if called and not path.endswith(("/__main__.py", "/launch.py")):
                 yield f"{path}:{node.lineno}: print"
 
 

@@ -26,10 +26,10 @@ from probe.comparison_study import run_comparison
 from probe.errors import CasesError
 from probe.experiments.causes import CutEffects
 from probe.findings import MASS_ON_CUE, Observed
+from probe.labels import Layer
 from probe.measures.focus import FOCUS
 from probe.models import load_model, model_from_parts
 from probe.observing import StudySettings
-from probe.rowtap import Layer
 from probe.runs import open_run
 from probe.spans import tokenize
 from tests.planted import planted_cases

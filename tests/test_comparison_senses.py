@@ -12,9 +12,9 @@ from probe.comparison_senses import sense_gap_results, sense_gaps, shared_pairs
 from probe.contrasts import slot_pairs
 from probe.experiments.causes import CutEffects
 from probe.findings import MASS_ON_CUE, Observed
+from probe.labels import Layer
 from probe.measures.focus import FOCUS
 from probe.models import model_from_parts
-from probe.rowtap import Layer
 from tests.test_contrasts import slot_case
 from tests.tiny import tiny_bert, tiny_gpt2
 

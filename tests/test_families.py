@@ -10,9 +10,12 @@ import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import eager_mask
 
+from probe.edits import EdgeEdit
 from probe.errors import TapError
+from probe.labels import Layer
 from probe.routes import forward_rows
-from probe.rowtap import EdgeEdit, Layer, RowRequest, tap
+from probe.rowrequest import RowRequest
+from probe.rowtap import tap
 from probe.selfcheck import check_model
 from tests.family_zoo import FAMILIES, exists, found_of, load, route, table, tokenizer_of, written_table
 

@@ -9,6 +9,7 @@ from probe.captures import Capture
 from probe.cases import case_of
 from probe.errors import TapError
 from probe.findings import observation_frame
+from probe.labels import Layer
 from probe.measures.focus import (
     FOCUS,
     Measure,
@@ -20,7 +21,6 @@ from probe.measures.focus import (
     weighted_lengths,
     weighted_rows,
 )
-from probe.rowtap import Layer
 from probe.spans import TokenMap
 
 

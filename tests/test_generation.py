@@ -5,11 +5,13 @@ import pytest
 import torch
 from transformers import GenerationConfig
 
-from probe import generation
+from probe import generation, stitching
+from probe.edits import EdgeEdit
 from probe.errors import BudgetError, ModelError, SpanError, TapError
 from probe.generation import generate_rows, replay_rows
 from probe.models import model_from_parts
-from probe.rowtap import EdgeEdit, RowRequest, tap
+from probe.rowrequest import RowRequest
+from probe.rowtap import tap
 from probe.transcripts import opened, transcript_of
 from tests.tiny import FAMILIES, byte_fallback_tokenizer
 
@@ -471,12 +473,12 @@ def test_an_unknown_window_and_a_filled_place_without_a_token_are_refused(loaded
         prompt_rows="all",
     )
     layer = plan.own[0]
-    blind = generation._Stitching(plan, windows=known)
+    blind = stitching.Stitching(plan, windows=known)
     blind.positions_in(layer, torch.zeros(1, 4, 9, 8))
     blind.positions_in(layer, torch.zeros(1, 4, 1, 8))
     with pytest.raises(TapError, match="sees 4 of 10 tokens, which is none of the model's windows"):
         blind.keep(layer, torch.full((1, 4, 1, 4), 0.25))
-    filled = generation._Stitching(plan, windows=frozenset({4}))
+    filled = stitching.Stitching(plan, windows=frozenset({4}))
     filled.positions_in(layer, torch.zeros(1, 4, 9, 8))
     with pytest.raises(TapError, match="hold no token yet"):
         filled.keep(layer, torch.full((1, 4, 9, 12), 1 / 12))
@@ -484,7 +486,7 @@ def test_an_unknown_window_and_a_filled_place_without_a_token_are_refused(loaded
 
 def test_rows_that_see_later_tokens_are_refused():
     rows = np.zeros((1, 1, 2, 3), dtype=np.float32)
-    generation._refuse_future("model", rows, (0, 1))
+    stitching.refuse_future("model", rows, (0, 1))
     rows[0, 0, 1, 2] = 0.1
     with pytest.raises(TapError, match="row of token 1 sees later tokens"):
-        generation._refuse_future("model", rows, (0, 1))
+        stitching.refuse_future("model", rows, (0, 1))

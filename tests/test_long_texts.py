@@ -19,8 +19,9 @@ from probe.errors import TapError
 from probe.generation import generate_rows
 from probe.models import model_from_parts
 from probe.routes import batch_for, route_of
+from probe.rowrequest import RowRequest
 from probe.rows import ScoreTerms, attention_rows
-from probe.rowtap import RowRequest, attached, tap
+from probe.rowtap import attached, tap
 from tests.tiny import FAMILIES
 from tests.tiny import tiny_llama as llama_of
 

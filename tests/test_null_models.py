@@ -24,9 +24,9 @@ from benchmarks.null_models import (
 )
 from probe.contrasts import contrasts_of, differences
 from probe.findings import Observed
+from probe.labels import Layer
 from probe.measures.focus import FOCUS
 from probe.polysemy import DIRECTIONS, head_contrasts
-from probe.rowtap import Layer
 
 SMALL = ["--seeds", "3", "--exchanges", "20", "--flips", "500", "--layers", "2", "--heads", "4"]
 

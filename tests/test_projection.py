@@ -7,11 +7,14 @@ import transformers
 from probe.capture import capture
 from probe.captures import CaptureOptions, load_capture, save_capture
 from probe.cases import case_of
+from probe.edits import EdgeEdit, HeadEdit
 from probe.errors import BudgetError, TapError
 from probe.models import model_from_parts
 from probe.projection import linear_maps
 from probe.routes import route_of
-from probe.rowtap import EdgeEdit, HeadEdit, RowRequest, attached, tap, unwrapped
+from probe.rowrequest import RowRequest
+from probe.rowtap import attached, tap
+from probe.wrappers import unwrapped
 from tests.test_rowtap import QUERIES, batch_of, brute_force
 from tests.tiny import FAMILIES, tiny_bert, tiny_gpt2, tiny_llama
 

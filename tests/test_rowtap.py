@@ -9,9 +9,12 @@ import transformers
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import eager_mask
 
-from probe import rowtap
+from probe.edits import EdgeEdit, HeadEdit
 from probe.errors import TapError
-from probe.rowtap import EdgeEdit, HeadEdit, RowRequest, attached, tap
+from probe.labels import label_modules, layer_of
+from probe.rowrequest import RowRequest
+from probe.rowtap import attached, tap
+from probe.wrappers import unwrapped
 from tests.tiny import FAMILIES
 
 TEXTS = ["我喜欢苹果但讨厌梨子", "苹果手机"]
@@ -72,7 +75,7 @@ def test_rows_equal_eager_attention(family, side, lora):
     batch, queries = batch_of(model, tokenizer, side="right" if side == "none" else side, texts=texts)
     if lora:
         model = with_lora(model)
-    reference = eager(rowtap.unwrapped(model), batch)[1]
+    reference = eager(unwrapped(model), batch)[1]
     request = RowRequest(queries)
     with torch.no_grad(), tap(model, request):
         model(**batch)
@@ -214,7 +217,7 @@ def test_gradients_of_a_loss_on_rows_equal_eagers(family, lora):
     batch, queries = batch_of(model, tokenizer, side="left")
     if lora:
         model = with_lora(model)
-    root = rowtap.unwrapped(model)
+    root = unwrapped(model)
 
     def gradients(rows_of):
         model.zero_grad()
@@ -372,7 +375,7 @@ def test_layers_are_labelled_by_module_and_adapters_align_with_their_base():
 @pytest.mark.parametrize("change", ["removed", "replaced", "part tapped alone", "swapped"])
 def test_labels_that_stay_on_a_model_follow_when_its_layers_change(change):
     model, tokenizer = FAMILIES["bert"]()
-    model = rowtap.unwrapped(model)
+    model = unwrapped(model)
     batch, queries = batch_of(model, tokenizer)
     layers = model.encoder.layer
     with attached(model):
@@ -384,8 +387,8 @@ def test_labels_that_stay_on_a_model_follow_when_its_layers_change(change):
     elif change == "swapped":
         layers[0], layers[1] = layers[1], layers[0]
     else:
-        rowtap.label_modules(model.encoder)
-        assert rowtap.layer_of(layers[2].attention.self).module == "layer.2.attention.self"
+        label_modules(model.encoder)
+        assert layer_of(layers[2].attention.self).module == "layer.2.attention.self"
     request = RowRequest(queries)
     with torch.no_grad(), tap(model, request):
         model(**batch)

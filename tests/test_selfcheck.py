@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import AttentionMaskInterface
 
-from probe import rowtap
+from probe import labels, rowtap
 from probe.models import model_from_parts
 from probe.routes import route_of
 from probe.selfcheck import check_model
@@ -85,8 +85,8 @@ def test_a_configuration_that_names_more_layers_than_there_are_is_caught():
 
 
 def test_exchanged_layer_labels_are_caught(monkeypatch):
-    right = rowtap._index
-    monkeypatch.setattr(rowtap, "_index", lambda name: {0: 1, 1: 0}.get(right(name), right(name)))
+    right = labels._index
+    monkeypatch.setattr(labels, "_index", lambda name: {0: 1, 1: 0}.get(right(name), right(name)))
     assert "layer labels" in failures(loaded("bert"))
 
 

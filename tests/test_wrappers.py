@@ -13,11 +13,14 @@ from probe.anatomy import adapters_in_use
 from probe.capture import capture
 from probe.captures import CaptureOptions
 from probe.cases import case_of
+from probe.edits import EdgeEdit, HeadEdit
 from probe.errors import ModelError, TapError
 from probe.models import load_model, model_from_parts
-from probe.rowtap import EdgeEdit, HeadEdit, RowRequest, attached, tap, unwrapped
+from probe.rowrequest import RowRequest
+from probe.rowtap import attached, tap
 from probe.selfcheck import _dense, check_model
 from probe.switching import eagerly
+from probe.wrappers import unwrapped
 from tests.test_rowtap import batch_of
 from tests.tiny import FAMILIES, tiny_bert, tiny_llama
 

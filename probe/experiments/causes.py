@@ -15,7 +15,8 @@ from probe.errors import ModelError
 from probe.measures.focus import matched_control, visible
 from probe.models import LoadedModel
 from probe.routes import Route, batch_for
-from probe.rowtap import RowRequest, tap
+from probe.rowrequest import RowRequest
+from probe.rowtap import tap
 
 EVERYWHERE = -1
 Direction = Literal["target → cue", "cue → target"]
