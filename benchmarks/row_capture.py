@@ -156,7 +156,7 @@ def subject_of(setting: Setting, *, tokens: int | None = None) -> Subject:
     """The setting's model and batch, every text exactly `tokens` long, its four words spread evenly."""
     length = tokens or setting.tokens
     model, tokenizer = model_of(setting.model)
-    stream, (first, last) = _our_sentences(tokenizer) if tokenizer else (cycle(range(5, 1000)), ([2], [3]))
+    stream, (first, last) = our_sentences(tokenizer) if tokenizer else (cycle(range(5, 1000)), ([2], [3]))
     inside = length - len(first) - len(last)
     ids = [[*first, *islice(stream, inside), *last] for _ in range(setting.texts)]
     words = [length * place // (WORDS + 1) for place in range(1, WORDS + 1)]
@@ -287,7 +287,7 @@ def _attention_only() -> Any:
 _RANDOM_MODELS: dict[str, Callable[[], Any]] = {RANDOM: _random_bert, ATTENTION_ONLY: _attention_only}
 
 
-def _our_sentences(tokenizer: Any) -> tuple[Iterator[int], tuple[list[int], list[int]]]:
+def our_sentences(tokenizer: Any) -> tuple[Iterator[int], tuple[list[int], list[int]]]:
     """The ids of the shipped sentences over and over, and the special tokens before and after a text."""
     texts = [case.text for name in shipped_sets() for case in load_cases(name).cases]
     ids = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
