@@ -11,12 +11,13 @@ import resource
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -25,6 +26,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 Work = Callable[[], object]
+Stream = Callable[[], Iterable[object]]
+W = TypeVar("W")
+R = TypeVar("R")
 Made = Counter[tuple[str, tuple[int, ...]]]  # operation and shape
 
 PAIRS = 10
@@ -140,24 +144,59 @@ def cost_once(prepare: Callable[..., Work], *arguments: Any) -> Cost:
         return fresh.submit(_cost_here, prepare, arguments).result()
 
 
+def peaks_along(prepare: Callable[..., Stream], *arguments: Any, marks: Sequence[int]) -> list[int]:
+    """Bytes by which memory has peaked once so many items of a stream have been read, and each thrown away.
+
+    One number a mark, over what stood before the stream began, in a fresh process as in `memory_increase`.
+    """
+    with ProcessPoolExecutor(max_workers=1, mp_context=get_context("spawn")) as fresh:
+        return fresh.submit(_peaks_here, prepare, arguments, marks).result()
+
+
 def _cost_here(prepare: Callable[..., Work], arguments: Sequence[Any]) -> Cost:
+    return _measured_clean(_cost_of, _prepared(prepare, arguments))
+
+
+def _peaks_here(prepare: Callable[..., Stream], arguments: Sequence[Any], marks: Sequence[int]) -> list[int]:
+    return _measured_clean(partial(_peaks_of, marks=marks), _prepared(prepare, arguments))
+
+
+def _prepared(prepare: Callable[..., W], arguments: Sequence[Any]) -> W:
     _free_large_blocks_at_once()
     torch.set_num_threads(1)
     work = prepare(*arguments)
     gc.collect()
+    return work
+
+
+def _measured_clean(measure: Callable[[W], R], work: W) -> R:
     # A thread of its own has a heap of its own: what loading left free in this one would hide as much of the need.
     with ThreadPoolExecutor(max_workers=1) as clean:
-        return clean.submit(_cost_of, work).result()
+        return clean.submit(measure, work).result()
 
 
 def _cost_of(work: Work) -> Cost:
     torch.set_num_threads(1)
-    before = _resident_now() if _forget_peak() else _peak()
+    before = _stood_before()
     start = time.process_time()
     kept = work()
     cost = Cost(increase=_peak() - before, seconds=time.process_time() - start)
     del kept
     return cost
+
+
+def _peaks_of(stream: Stream, *, marks: Sequence[int]) -> list[int]:
+    torch.set_num_threads(1)
+    before, found = _stood_before(), {}
+    for count, _ in enumerate(stream(), 1):
+        if count in marks:
+            found[count] = _peak() - before
+    return [found[mark] for mark in marks]
+
+
+def _stood_before() -> int:
+    """Resident bytes from which an increase is counted; the kernel's peak is set back to them where it can be."""
+    return _resident_now() if _forget_peak() else _peak()
 
 
 def _free_large_blocks_at_once() -> None:

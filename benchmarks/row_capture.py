@@ -1,30 +1,27 @@
 """What four words' attention rows in every layer cost beside the plain SDPA forward pass: time, memory, T × T tensors.
 
-    python -m benchmarks.row_capture [--preset ci|full|long|longest|eager] [--pairs 10] [--json FILE]
+    python -m benchmarks.row_capture [--preset NAME] [--pairs 10] [--json FILE]
 
 Both sides run the model without its head on the same batch of Chinese sentences (the shipped case sets), without a
 cache. Side A is the plain pass, or with the preset eager the pass that keeps eager attention's whole maps; side B is
 the plain pass within `tap(...)`, request and attaching included. Leaves with exit code 1 where a bound is missed.
 
 long takes gemma3-270m to 8,192 tokens, longest to 32,768: that one is run once a side, each in a process of its own
-that gives time and memory at once, since a pass takes half an hour of one core.
+that gives time and memory at once, since a pass takes half an hour of one core. eager compares memory on gemma3-270m;
+attention-only compares time too, on four layers that do little else than attend, at a length where eager's maps hurt.
 """
 
-import argparse
-import json
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain, cycle, islice
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
 from benchmarks.measure import (
-    PAIRS,
     Comparison,
     Work,
     compare_memory,
@@ -34,6 +31,7 @@ from benchmarks.measure import (
     prime_up_to,
     square_tensors,
 )
+from benchmarks.table import Line, line_of, print_table
 from probe.cases import load_cases, shipped_sets
 from probe.models import load_model
 from probe.rowrequest import RowRequest
@@ -45,6 +43,7 @@ Side = Other | Literal["rows"]
 BOUND = 1.05
 WORDS = 4
 RANDOM = "random BERT"
+ATTENTION_ONLY = "attention only"
 GEMMA = "builtin:gemma3-270m"
 _SHORT = 64  # tokens
 
@@ -79,29 +78,6 @@ class Subject:
     queries: list[list[int]]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Line:
-    """One line of the table: a quantity on both sides; `held` is what the bound is held against."""
-
-    setting: str
-    quantity: str
-    unit: str
-    other: float  # of the side that the setting is against
-    rows: float
-    ratio: float = math.nan
-    low: float = math.nan
-    high: float = math.nan
-    held: float = math.nan
-    bound: float = math.nan
-
-    @property
-    def verdict(self) -> str:
-        """Kept or missed; a quantity without a bound has none."""
-        if math.isnan(self.bound):
-            return ""
-        return "kept" if self.held <= self.bound else "MISSED"
-
-
 # In CI two pairs and a model of milliseconds can only show a gross slip, so the bounds there are wide.
 PRESETS = {
     "ci": (Setting(model=RANDOM, texts=4, tokens=128, time_bound=1.5, memory_bound=1.5, memory_pairs=1),),
@@ -122,6 +98,23 @@ PRESETS = {
         Setting(model=GEMMA, texts=1, tokens=2048),
         Setting(model=GEMMA, texts=1, tokens=8192, most_pairs=3, memory_pairs=1, squares=False),
     ),
+    # On four layers of nothing else, attention's share of the time is whole, and so is what the maps cost.
+    "attention-only": (
+        Setting(
+            model=ATTENTION_ONLY, texts=1, tokens=8192, time_bound=0.25, memory_bound=math.nan, memory_pairs=1,
+            against="eager", most_pairs=3, squares=False,
+        ),
+        Setting(
+            model=ATTENTION_ONLY, texts=1, tokens=8192, time_bound=math.nan, memory_bound=math.nan, memory_pairs=1,
+            most_pairs=3, squares=False,
+        ),
+    ),
+    "ci-attention-only": (
+        Setting(
+            model=ATTENTION_ONLY, texts=1, tokens=1024, time_bound=0.9, memory_bound=0.5, memory_pairs=1,
+            against="eager", most_pairs=2,
+        ),
+    ),
     "longest": (Setting(model=GEMMA, texts=1, tokens=32_768, once=True, squares=False),),
     # How time compares is only told: on a CPU eager attention is not much slower. Memory is what it costs.
     "eager": tuple(
@@ -136,44 +129,25 @@ PRESETS = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure a preset and print its table; gives the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.row_capture", description="What attention rows cost.")
-    parser.add_argument("--preset", choices=sorted(PRESETS), default="full")
-    parser.add_argument("--pairs", type=int, default=PAIRS, help="pairs of timed runs, at least 2")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the table to this file")
-    options = parser.parse_args(arguments)
-    if options.pairs < 2:
-        parser.error(f"--pairs {options.pairs}: an interval needs at least 2")
-    lines = []
-    print(header())
-    for setting in PRESETS[options.preset]:
-        for line in measured(setting, pairs=options.pairs):
-            print(shown(line), flush=True)
-            lines.append(line)
-    if options.json:
-        options.json.write_text(json.dumps([as_json(line) for line in lines], indent=1) + "\n", "utf-8")
-    return exit_code(lines)
+    about = "What attention rows cost."
+    return print_table(arguments, name="row_capture", about=about, presets=PRESETS, lines_of=measured)
 
 
-def exit_code(lines: Sequence[Line]) -> int:
-    """1 where a bound is missed, else 0."""
-    return 1 if any(line.verdict == "MISSED" for line in lines) else 0
-
-
-def measured(setting: Setting, *, pairs: int) -> Iterator[Line]:
+def measured(setting: Setting, pairs: int) -> Iterator[Line]:
     """The lines of one setting, each as soon as it is known."""
     torch.set_num_threads(1)
     subject = subject_of(setting)
     what = (setting.model, subject.batch["input_ids"].tolist(), subject.queries)
     if setting.once:
         time, memory = compare_once(ready_to_run, (*what, setting.against), (*what, "rows"))
-        yield _line(setting, "CPU time", "s", time, held=time.low, bound=setting.time_bound)
+        yield line_of(setting, "CPU time", "s", time, held=time.low, bound=setting.time_bound)
     else:
         other, rows = work_of(subject, setting.against), work_of(subject, "rows")
         time = compare_time(other, rows, pairs=min(pairs, setting.most_pairs or pairs), repeats=setting.repeats)
-        yield _line(setting, "CPU time", "s", time, held=time.low, bound=setting.time_bound)
+        yield line_of(setting, "CPU time", "s", time, held=time.low, bound=setting.time_bound)
         yield _attaching(setting, subject)
         memory = compare_memory(ready_to_run, (*what, setting.against), (*what, "rows"), pairs=setting.memory_pairs)
-    yield _line(setting, "memory increase", "MB", memory, held=memory.ratio, bound=setting.memory_bound)
+    yield line_of(setting, "memory increase", "MB", memory, held=memory.ratio, bound=setting.memory_bound)
     yield _beyond_the_rows(setting, memory, size=rows_size(setting))
     if setting.squares:
         yield _squares(setting)
@@ -183,7 +157,7 @@ def subject_of(setting: Setting, *, tokens: int | None = None) -> Subject:
     """The setting's model and batch, every text exactly `tokens` long, its four words spread evenly."""
     length = tokens or setting.tokens
     model, tokenizer = model_of(setting.model)
-    stream, (first, last) = _our_sentences(tokenizer) if tokenizer else (cycle(range(5, 1000)), ([2], [3]))
+    stream, (first, last) = our_sentences(tokenizer) if tokenizer else (cycle(range(5, 1000)), ([2], [3]))
     inside = length - len(first) - len(last)
     ids = [[*first, *islice(stream, inside), *last] for _ in range(setting.texts)]
     words = [length * place // (WORDS + 1) for place in range(1, WORDS + 1)]
@@ -241,22 +215,6 @@ def rows_size(setting: Setting) -> int:
     return sum(rows.nbytes for rows in request.rows.values()) * setting.tokens // _SHORT
 
 
-def _line(setting: Setting, quantity: str, unit: str, both: Comparison, *, held: float, bound: float) -> Line:
-    scale = 1e-6 if unit == "MB" else 1.0
-    return Line(
-        setting=str(setting),
-        quantity=quantity,
-        unit=unit,
-        other=both.a * scale,
-        rows=both.b * scale,
-        ratio=both.ratio,
-        low=both.low,
-        high=both.high,
-        held=held,
-        bound=bound,
-    )
-
-
 def _beyond_the_rows(setting: Setting, memory: Comparison, *, size: int) -> Line:
     """The increase without the rows themselves: what the way of taking them costs, and no way can avoid less."""
     rest = memory.b - size
@@ -302,46 +260,40 @@ def _squares(setting: Setting) -> Line:
 
 
 def model_of(name: str) -> tuple[Any, Any]:
-    """The model without its head, and its tokenizer; the small random model of CI has none and needs no weights."""
-    if name != RANDOM:
-        loaded = load_model(name, device="cpu", dtype="float32")
-        loaded.backbone.set_attn_implementation("sdpa")
-        return loaded.backbone, loaded.tokenizer
+    """The model without its head, and its tokenizer; a random model has none and needs no weights."""
+    if name in _RANDOM_MODELS:
+        torch.manual_seed(0)
+        return _RANDOM_MODELS[name]().eval(), None
+    loaded = load_model(name, device="cpu", dtype="float32")
+    loaded.backbone.set_attn_implementation("sdpa")
+    return loaded.backbone, loaded.tokenizer
+
+
+def _random_bert() -> Any:
+    """Small enough for CI."""
     from transformers import BertConfig, BertModel
 
-    torch.manual_seed(0)
     sizes = {"hidden_size": 256, "num_hidden_layers": 3, "num_attention_heads": 8, "intermediate_size": 1024}
-    return BertModel(BertConfig(vocab_size=1000, **sizes), add_pooling_layer=False).eval(), None
+    return BertModel(BertConfig(vocab_size=1000, **sizes), add_pooling_layer=False)
 
 
-def _our_sentences(tokenizer: Any) -> tuple[Iterator[int], tuple[list[int], list[int]]]:
+def _attention_only() -> Any:
+    """Four causal layers of eight heads; Llama cannot do without an MLP, so it has one of a single unit."""
+    from transformers import LlamaConfig, LlamaModel
+
+    sizes = {"hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8, "intermediate_size": 1}
+    return LlamaModel(LlamaConfig(vocab_size=1000, max_position_embeddings=8192, **sizes))
+
+
+_RANDOM_MODELS: dict[str, Callable[[], Any]] = {RANDOM: _random_bert, ATTENTION_ONLY: _attention_only}
+
+
+def our_sentences(tokenizer: Any) -> tuple[Iterator[int], tuple[list[int], list[int]]]:
     """The ids of the shipped sentences over and over, and the special tokens before and after a text."""
     texts = [case.text for name in shipped_sets() for case in load_cases(name).cases]
     ids = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
     ends = list(tokenizer("")["input_ids"])
     return cycle(chain.from_iterable(ids)), (ends[:1], ends[1:])
-
-
-def header() -> str:
-    """The table's head."""
-    columns = f"{'other':>9}{'rows':>9} {'':2}{'ratio':>7}  {'95 % interval':<16}{'bound':>6}  verdict"
-    return f"{'setting':<30}{'quantity':<34}{columns}"
-
-
-def shown(line: Line) -> str:
-    """A line as text; what a line does not have stays empty."""
-    ratio = "" if math.isnan(line.ratio) else f"{line.ratio:.3f}"
-    interval = "" if math.isnan(line.low) else f"{line.low:.3f} to {line.high:.3f}"
-    bound = "" if math.isnan(line.bound) else f"{line.bound:g}"
-    digits = 0 if line.unit == "" else 2
-    numbers = f"{line.other:>9.{digits}f}{line.rows:>9.{digits}f} {line.unit:2}{ratio:>7}  {interval:<16}{bound:>6}"
-    return f"{line.setting:<30}{line.quantity:<34}{numbers}  {line.verdict}"
-
-
-def as_json(line: Line) -> dict[str, str | float | None]:
-    """A line for a JSON file, with null for what it does not have."""
-    values = {**asdict(line), "verdict": line.verdict}
-    return {key: None if isinstance(value, float) and math.isnan(value) else value for key, value in values.items()}
 
 
 if __name__ == "__main__":

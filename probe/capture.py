@@ -23,7 +23,7 @@ from probe.spans import tokenize, tokens_of
 Progress = Callable[[int, int], None]  # done, total
 
 # Cases are sorted by length within a window, so that batches hold texts of like length and memory stays flat.
-_WINDOW = 32
+WINDOW = 32
 _SHOWN_PROBLEMS = 20
 
 
@@ -77,7 +77,7 @@ def capture_prepared(
     check_filters(route, options)
     check_budget(loaded, route, prepared, options)
     done = 0
-    for window in _windows(prepared, _WINDOW):
+    for window in _windows(prepared, WINDOW):
         ready: dict[int, Capture] = {}
         adapters = adapters_in_use(loaded.model) if options.cache is not None else ""
         for place, item in enumerate(window):

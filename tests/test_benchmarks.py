@@ -7,7 +7,8 @@ import torch
 
 from benchmarks import row_capture
 from benchmarks.measure import compare, compare_once, compare_time, memory_increase, prime_up_to, square_tensors
-from benchmarks.row_capture import RANDOM, Line, Setting, Subject, exit_code, plain_pass, subject_of, tapped_pass
+from benchmarks.row_capture import RANDOM, Setting, Subject, plain_pass, subject_of, tapped_pass
+from benchmarks.table import Line, exit_code
 
 MEGABYTE = 1 << 20
 
@@ -152,6 +153,23 @@ def test_the_long_presets_method_in_small_one_run_a_side_and_eager_on_the_other(
     assert lines[eager, "memory increase"]["other"] > maps
 
 
+def test_the_attention_only_preset_in_small_is_faster_and_smaller_than_eager(tmp_path):
+    file = tmp_path / "attention.json"
+    assert row_capture.main(["--preset", "ci-attention-only", "--pairs", "2", "--json", str(file)]) == 0
+    time, _, memory, _, squares = json.loads(file.read_text("utf-8"))
+    assert time["setting"] == "attention only 1 x 1,024, eager"
+    assert time["verdict"] == memory["verdict"] == squares["verdict"] == "kept"
+    assert time["ratio"] < 1 and memory["other"] > 4 * 8 * 1024 * 1024 * 4 / 1e6  # every layer's map is held
+    model, tokenizer = row_capture.model_of(row_capture.ATTENTION_ONLY)
+    assert tokenizer is None and len(model.layers) == 4 and model.config.num_attention_heads == 8
+
+
+def test_the_attention_only_preset_holds_four_times_eagers_speed_at_8192_tokens():
+    eager, plain = row_capture.PRESETS["attention-only"]
+    assert (eager.tokens, eager.against, eager.time_bound) == (8192, "eager", 0.25)
+    assert (plain.tokens, plain.against) == (8192, "plain")
+
+
 def test_time_and_memory_of_one_run_are_those_of_a_known_work():
     time, memory = compare_once(passing_then_holding, (10, 20), (10, 60))
     assert 58 < memory.b / MEGABYTE < 66 and 2 < memory.ratio < 4
@@ -172,6 +190,8 @@ def test_a_missed_bound_leaves_with_one_and_a_quantity_without_a_bound_with_noth
     assert (kept.verdict, missed.verdict, Line(**line).verdict) == ("kept", "MISSED", "")
     assert exit_code([kept, Line(**line)]) == 0
     assert exit_code([kept, missed]) == 1
+    least = [Line(**line, held=held, bound=0.9, at_least=True).verdict for held in (0.89, 0.9, 1.1)]
+    assert least == ["MISSED", "kept", "kept"]
 
 
 @pytest.mark.parametrize("arguments", [["--pairs", "1"], ["--preset", "huge"]])
