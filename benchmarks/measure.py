@@ -140,7 +140,8 @@ def cost_once(prepare: Callable[..., Work], *arguments: Any) -> Cost:
         return fresh.submit(_cost_here, prepare, arguments).result()
 
 
-def _cost_here(prepare: Callable[..., Work], arguments: Sequence[Any]) -> Cost:
+def cost_and_result(prepare: Callable[..., Work], *arguments: Any) -> tuple[Cost, Any]:
+    """Cost of one run in this process, which is to be a fresh one, and what the run gave."""
     _free_large_blocks_at_once()
     torch.set_num_threads(1)
     work = prepare(*arguments)
@@ -150,14 +151,16 @@ def _cost_here(prepare: Callable[..., Work], arguments: Sequence[Any]) -> Cost:
         return clean.submit(_cost_of, work).result()
 
 
-def _cost_of(work: Work) -> Cost:
+def _cost_here(prepare: Callable[..., Work], arguments: Sequence[Any]) -> Cost:
+    return cost_and_result(prepare, *arguments)[0]
+
+
+def _cost_of(work: Work) -> tuple[Cost, Any]:
     torch.set_num_threads(1)
     before = _resident_now() if _forget_peak() else _peak()
     start = time.process_time()
     kept = work()
-    cost = Cost(increase=_peak() - before, seconds=time.process_time() - start)
-    del kept
-    return cost
+    return Cost(increase=_peak() - before, seconds=time.process_time() - start), kept
 
 
 def _free_large_blocks_at_once() -> None:
