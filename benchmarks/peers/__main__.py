@@ -28,14 +28,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     folder = options.folder.resolve()
     if options.action == "setup":
-        set_up(folder, options.tools)
+        set_up(folder, [tool for tool in options.tools if tool != OURS])
         return 0
-    pythons = {tool: interpreter(tool, folder) for tool in options.tools}
+    pythons = {tool: Path(sys.executable) if tool == OURS else interpreter(tool, folder) for tool in options.tools}
     if options.action == "check":
         from benchmarks.peers.exports import checked  # ours and heavy, which setup does without
 
         return int(not checked(pythons))
-    pythons = {OURS: Path(sys.executable), **pythons}
     results = []
     print(header())
     for result in measured(options.models, pythons, runs=options.runs):
@@ -50,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("action", choices=("setup", "run", "check"))
     parser.add_argument("--folder", type=Path, default=DEFAULT, help="where the environments are")
-    parser.add_argument("--tools", nargs="+", choices=TOOLS, default=list(TOOLS), help="only these tools")
+    parser.add_argument("--tools", nargs="+", choices=(OURS, *TOOLS), default=[OURS, *TOOLS], help="only these tools")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS), help="only these models")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results to this file")
     parser.add_argument("--runs", type=int, default=1, help="runs of each case; the table shows medians")
