@@ -53,6 +53,7 @@ def test_the_table_shows_numbers_or_the_tools_own_words():
     assert header().splitlines()[0].count("|") == shown(RESULT).count("|")
     assert shown(RESULT).startswith("| e5-small | 500 | BertViz 1.4.1 | all maps | 36,000,000 | 1.50 s | 146 MB | – |")
     assert "| 727 MB |" in shown(replace(RESULT, page=727_000_000))
+    assert shown(replace(RESULT, error="MemoryError")).endswith("| 1.50 s | 146 MB | cannot: `MemoryError` |")
     failed = shown(replace(RESULT, seconds=None, error="ValueError: a | b"))
     assert "cannot: `ValueError: a / b`" in failed and failed.count("|") == shown(RESULT).count("|")
 
@@ -102,5 +103,5 @@ def test_ours_is_measured_in_a_process_of_its_own():
     job = {**JOB, "model": str(checkpoint("builtin:e5-small").folder), "target": "苹果", "occurrence": "1"}
     done = run_script(Path(sys.executable), f"{OURS}_run", job)
     assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout.splitlines()[-1])
+    said = {**json.loads(done.stdout.splitlines()[0]), **json.loads(done.stdout.splitlines()[-1])}
     assert said["weights"] == 12 * 12 * 1 * 5 and 0 < said["seconds"] < LIMIT and 10_000 < said["page"] < 5_000_000

@@ -63,11 +63,12 @@ def header() -> str:
 
 
 def shown(result: Result) -> str:
-    """A line of the table; an error takes the place of all numbers."""
+    """A line of the table; an error takes the place of all numbers, or of the page alone where only that failed."""
     start = (result.model, f"{result.tokens}", NAMES[result.tool])
-    if result.error:
-        return f"| {' | '.join(start)} | cannot: `{result.error.replace('|', '/')}` | | | | |"
-    page = "–" if result.page is None else size(result.page)
+    cannot = f"cannot: `{result.error.replace('|', '/')}`" if result.error else ""
+    if cannot and result.seconds is None:
+        return f"| {' | '.join(start)} | {cannot} | | | | |"
+    page = cannot or ("–" if result.page is None else size(result.page))
     numbers = (f"{result.weights:,}", f"{result.seconds:.2f} s", size(result.increase or 0), page)
     return f"| {' | '.join((*start, GIVES[result.tool], *numbers))} |"
 

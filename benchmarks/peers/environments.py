@@ -1,4 +1,4 @@
-"""One virtual environment for each tool, from its own requirements file: their pins do not go together with ours."""
+"""One virtual environment for each tool, from its own requirements file: no tool changes another's versions or ours."""
 
 import subprocess
 import sys

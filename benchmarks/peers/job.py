@@ -19,15 +19,16 @@ WARM = "我们"  # runs through the tool before anything is measured
 def answer(
     ready: Ready, *, weights: Callable[[Any], int], page: Callable[[Any, dict[str, str]], str] | None = None
 ) -> None:
-    """Measure ready(job)() in this process, which is a fresh one, then make the page of the same case; print JSON.
+    """Measure ready(job)() in this process, which is a fresh one, then make the page of the same case.
+
+    Prints a line of JSON for each, so that what was measured stands where the page then fails.
 
     weights counts the numbers of attention that the work gave; page is the HTML that the tool makes of them.
     """
     job = json.loads(Path(sys.argv[1]).read_text("utf-8"))
     cost, found = cost_and_result(ready, job)
-    said: dict[str, Any] = {"seconds": cost.seconds, "increase": cost.increase, "weights": weights(found)}
+    print(json.dumps({"seconds": cost.seconds, "increase": cost.increase, "weights": weights(found)}), flush=True)
     if page is not None:
         start = time.process_time()
         html = page(found, job)
-        said |= {"page_seconds": time.process_time() - start, "page": len(html.encode())}
-    print(json.dumps(said))
+        print(json.dumps({"page_seconds": time.process_time() - start, "page": len(html.encode())}))

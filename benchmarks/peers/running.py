@@ -26,7 +26,7 @@ LIMIT = 1200  # seconds for one case
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """One line of the table; `error` where the tool could not do it, and then no numbers."""
+    """One line of the table; `error` where the tool could not do it, or with numbers where it could not do the page."""
 
     model: str
     tokens: int
@@ -87,9 +87,10 @@ def one(tool: str, python: Path, job: Mapping[str, str]) -> Result:
     """One case in a process of the tool's own interpreter; what it cannot do is its last line of error."""
     result = Result(model=job["name"].removeprefix("builtin:"), tokens=int(job["tokens"]), tool=tool)
     done = run_script(python, f"{tool}_run", job)
-    if done.returncode:
-        return replace(result, error=reason(done.stderr, done.returncode))
-    return replace(result, **json.loads(done.stdout.splitlines()[-1]))
+    for line in done.stdout.splitlines():
+        if line.startswith('{"'):
+            result = replace(result, **json.loads(line))
+    return replace(result, error=reason(done.stderr, done.returncode)) if done.returncode else result
 
 
 def run_script(python: Path, script: str, job: Mapping[str, Any]) -> subprocess.CompletedProcess[str]:
