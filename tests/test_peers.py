@@ -59,7 +59,15 @@ def test_the_table_shows_numbers_or_the_tools_own_words():
 
 
 @pytest.mark.parametrize(
-    ("count", "words"), [(188_711, "0.19 MB"), (9_994_000, "9.99 MB"), (12_345_678, "12.3 MB"), (1.5e9, "1,500 MB")]
+    ("count", "words"),
+    [
+        (188_711, "189 kB"),
+        (1_623, "1.62 kB"),
+        (999_700, "1.00 MB"),
+        (9_994_000, "9.99 MB"),
+        (12_345_678, "12.3 MB"),
+        (1.5e9, "1,500 MB"),
+    ],
 )
 def test_sizes_have_three_digits(count, words):
     assert size(count) == words

@@ -74,8 +74,10 @@ def shown(result: Result) -> str:
 
 
 def size(count: float) -> str:
-    """Bytes as MB with three digits."""
-    return f"{count / 1e6:,.0f} MB" if count >= 99.95e6 else f"{count / 1e6:.{1 if count >= 9.995e6 else 2}f} MB"
+    """Bytes as kB or MB, with three digits where there are not more before the point."""
+    number, unit = (count / 1e3, "kB") if count < 999_500 else (count / 1e6, "MB")
+    digits = 0 if number >= 99.95 else 1 if number >= 9.995 else 2
+    return f"{number:,.{digits}f} {unit}"
 
 
 if __name__ == "__main__":
