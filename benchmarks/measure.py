@@ -144,6 +144,11 @@ def cost_once(prepare: Callable[..., Work], *arguments: Any) -> Cost:
         return fresh.submit(_cost_here, prepare, arguments).result()
 
 
+def cost_and_result(prepare: Callable[..., Work], *arguments: Any) -> tuple[Cost, Any]:
+    """Cost of one run in this process, which is to be a fresh one, and what the run gave."""
+    return _measured_clean(_cost_of, _prepared(prepare, arguments))
+
+
 def peaks_along(prepare: Callable[..., Stream], *arguments: Any, marks: Sequence[int]) -> list[int]:
     """Bytes by which memory has peaked once so many items of a stream have been read, and each thrown away.
 
@@ -154,7 +159,7 @@ def peaks_along(prepare: Callable[..., Stream], *arguments: Any, marks: Sequence
 
 
 def _cost_here(prepare: Callable[..., Work], arguments: Sequence[Any]) -> Cost:
-    return _measured_clean(_cost_of, _prepared(prepare, arguments))
+    return cost_and_result(prepare, *arguments)[0]
 
 
 def _peaks_here(prepare: Callable[..., Stream], arguments: Sequence[Any], marks: Sequence[int]) -> list[int]:
@@ -175,14 +180,12 @@ def _measured_clean(measure: Callable[[W], R], work: W) -> R:
         return clean.submit(measure, work).result()
 
 
-def _cost_of(work: Work) -> Cost:
+def _cost_of(work: Work) -> tuple[Cost, Any]:
     torch.set_num_threads(1)
     before = _stood_before()
     start = time.process_time()
     kept = work()
-    cost = Cost(increase=_peak() - before, seconds=time.process_time() - start)
-    del kept
-    return cost
+    return Cost(increase=_peak() - before, seconds=time.process_time() - start), kept
 
 
 def _peaks_of(stream: Stream, *, marks: Sequence[int]) -> list[int]:
