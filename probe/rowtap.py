@@ -97,6 +97,7 @@ class RowRequest:
         self.follows = False
         self.handed: tuple[Layer, Handed] | None = None
         self.seen: set[Layer] = set()
+        self.served: set[int] = set()  # identities of the modules that filled it
 
     @property
     def rows(self) -> Mapping[Layer, Tensor]:
@@ -206,6 +207,7 @@ class AttentionCall:
 
 
 _request: ContextVar[RowRequest | None] = ContextVar("cijing_row_request", default=None)
+_open: list[RowRequest] = []  # of all threads, for what an accelerator's backward computes again
 
 
 @contextlib.contextmanager
@@ -216,9 +218,11 @@ def tap(model: nn.Module, request: RowRequest) -> Iterator[RowRequest]:
     """
     with attached(model), _following(unwrapped(model), request):
         token = _request.set(request)
+        _open.append(request)
         try:
             yield request
         finally:
+            _open.remove(request)
             _request.reset(token)
     if not request.seen:
         raise TapError(
@@ -286,7 +290,7 @@ def _tapped_attention(
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """The registered attention function: SDPA's output, and the request's rows and edits beside it."""
-    request = kwargs.pop("rows", None) or _request.get()
+    request = kwargs.pop("rows", None) or _request.get() or _of_the_forward_pass(module)
     if kwargs.get("indices") is not None:
         raise TapError(f"{type(module).__name__} attends to chosen indices only; the tap does not compute that")
     causal = is_causal if is_causal is not None else getattr(module, "is_causal", True)
@@ -309,6 +313,22 @@ def _tapped_attention(
                 return _serve(request, module, query, key, value, terms, output, dropout=dropout), None
         output = _serve(request, module, query, key, value, terms, output, dropout=dropout)
     return output, None
+
+
+def _of_the_forward_pass(module: nn.Module) -> RowRequest | None:
+    """The request of the `tap` block whose checkpointed forward pass is computed again.
+
+    CUDA's and MPS' backward run in threads of their own, where the caller's ContextVar is not seen.
+    """
+    if not _inside_backward():
+        return None
+    found = [request for request in _open if id(module) in request.served]
+    if len(found) > 1:
+        raise TapError(
+            f"{type(module).__name__} is computed again for one of {len(found)} open requests and cannot tell for "
+            "which: pass rows=request to the model in place of tap(model, request)"
+        )
+    return found[0] if found else None
 
 
 def _plain_output(
@@ -361,6 +381,7 @@ def _serve(
     dropout: float,
 ) -> Tensor:
     """Fill the request with this layer's rows; return the output, edited where the request says so."""
+    request.served.add(id(module))
     layer = request.place(layer_of(module), depths=getattr(module, "_cijing_depths", 0))
     edits = request.edits_of(layer)
     if edits and dropout > 0.0:
