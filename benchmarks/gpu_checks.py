@@ -96,6 +96,8 @@ def subject_of(family: Family, device: torch.device, dtype: torch.dtype, *, toke
         torch.default_generator.manual_seed(0)
         model = getattr(transformers, f"{family.stem}Model")(config).eval().to(device=device, dtype=dtype)
         ids = torch.randint(5, 500, (1, tokens)).to(device)
+    if family.stem == "GptOss":
+        model.set_experts_implementation("eager")  # grouped products want their own sizes; experts are not the subject
     batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     if family.stem == "T5":
         batch |= {"decoder_input_ids": ids}
