@@ -12,7 +12,8 @@ ARGS :=
 # The oldest transformers that is promised; it stands in pyproject.toml and nowhere else.
 FLOOR := $(shell sed -n 's/.*"transformers>=\([0-9.]*\).*/\1/p' pyproject.toml)
 FLOOR_READY := .floor/.transformers-$(FLOOR)
-FLOOR_TESTS := $(wildcard $(addprefix tests/test_,$(addsuffix .py,spans cases models rowtap capture selfcheck)))
+FLOOR_TESTS := $(wildcard $(addprefix tests/test_,$(addsuffix .py,\
+	spans cases models rowtap capture selfcheck generation long_texts families projection wrappers export)))
 
 .PHONY: help setup report test lint format types notebooks floor clean
 

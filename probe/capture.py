@@ -200,9 +200,10 @@ def _grids_bytes(config: Any, texts: int, length: int, item: int) -> int:
 
 
 def free_memory(device: torch.device) -> int:
-    """Free bytes on a device; for the CPU, what the system calls available."""
+    """Free bytes on a device; for the CPU, and MPS which shares its memory, what the system calls available."""
     if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # for its next tensors
+        return int(torch.cuda.mem_get_info(device)[0]) + int(kept)
     import psutil
 
     return int(psutil.virtual_memory().available)

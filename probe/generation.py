@@ -119,7 +119,7 @@ def generate_rows(
         loaded, transcript, stitching, seed=seed, max_new_tokens=max_new_tokens, cache=cache, options=options
     )
     whole = answered(loaded, transcript, ids, by="generated")
-    check_calls(stitching, len(whole.tokens.ids) - 1)
+    check_calls(stitching, len(whole.tokens.ids) - 1, device=loaded.device)
     return _rows_of(whole, plan, own=stitching.own, across=stitching.across, path=route.path)
 
 
@@ -254,17 +254,29 @@ def _generate(
     }
     if transcript.source is not None:
         fixed["decoder_input_ids"] = torch.tensor([transcript.tokens.ids], device=loaded.device)
-    devices = [loaded.device] if loaded.device.type == "cuda" else []
-    with (
-        torch.random.fork_rng(devices=devices),
-        torch.inference_mode(),
-        _leaving_nothing(model),
-        tap(model, stitching),
-    ):
-        torch.manual_seed(seed)
+    with _seeded(loaded.device, seed), torch.inference_mode(), _leaving_nothing(model), tap(model, stitching):
         told = {"do_sample": False, **fixed, **options}
         sequence = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), **told)
     return [int(token) for token in sequence[0, len(transcript.tokens.ids) :].tolist()]
+
+
+@contextmanager
+def _seeded(device: torch.device, seed: int) -> Iterator[None]:
+    """Within the block numbers are drawn from `seed`, on the CPU and on the device; both are left as they were."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.default_generator.manual_seed(seed)  # manual_seed would seed every accelerator there is
+        if device.type == "cuda":
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
+        if device.type != "mps":
+            yield
+            return
+        state = torch.mps.get_rng_state()  # fork_rng knows no MPS
+        torch.mps.manual_seed(seed)
+        try:
+            yield
+        finally:
+            torch.mps.set_rng_state(state)
 
 
 @contextmanager

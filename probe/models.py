@@ -301,7 +301,8 @@ def _load_class(source: Source, settings: _Settings, kind: str, config: Any) -> 
     import transformers
 
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)  # new weights, if there are any, are the same every time
+        # New weights, if there are any, are the same every time; manual_seed would seed accelerators as well.
+        torch.default_generator.manual_seed(0)
         model, info = getattr(transformers, kind).from_pretrained(
             source.folder, config=config, output_loading_info=True, **settings.loading(source)
         )

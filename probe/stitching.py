@@ -96,11 +96,16 @@ def room_for(plan: RowPlan) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     return own, np.zeros((len(plan.cross), *shape, plan.source_keys), dtype=np.float32)
 
 
-def check_calls(stitching: Stitching, length: int) -> None:
-    """TapError unless every layer saw each of `length` tokens once: other ways to generate leave other traces."""
+def check_calls(stitching: Stitching, length: int, *, device: torch.device) -> None:
+    """TapError unless every layer saw each of `length` tokens once: other ways to generate leave other traces.
+
+    On accelerators transformers looks one step late whether the answer has ended, and throws the last pass away.
+    """
+    ended_early = length + 1 < stitching.plan.keys
+    allowed = {length, length + 1} if ended_early and device.type != "cpu" else {length}
     for layer in (*stitching.plan.own, *stitching.plan.cross):
         seen = stitching.read.get(layer, 0)
-        if seen != length:
+        if seen not in allowed:
             raise TapError(
                 f"{layer.module} saw {seen} tokens, but the answer comes from {length}: not one row of tokens"
             )

@@ -19,6 +19,8 @@ from probe.routes import Route, route_of
 from tests.tiny import SPREAD, byte_level_tokenizer
 
 Verdict = Literal["tap", "eager", "refused"]
+PINNED = (5, 24)  # of requirements.txt, whose matrix the README shows
+VERSION = tuple(int(part) for part in transformers.__version__.split(".")[:2])
 README = Path(__file__).resolve().parents[1] / "README.md"
 BEGIN, END = "<!-- families: written by python -m tests.family_zoo -->", "<!-- families: end -->"
 
@@ -149,7 +151,10 @@ FAMILIES: tuple[Family, ...] = (
         "scaled by the layer's number where configured",
     ),
     _tapped("GPT-NeoX", "GPTNeoX", _FUSED, {**_WIDTH, **_LONG}, "a part of each head rotated"),
-    _tapped("GPT-J", "GPTJ", _QV, {**_GPT, "rotary_dim": 4}, "a part of each head rotated"),
+    # transformers 5.24 brought GPT-J to the interface
+    (_tapped if VERSION >= (5, 24) else _own)(
+        "GPT-J", "GPTJ", _QV, {**_GPT, "rotary_dim": 4}, "a part of each head rotated"
+    ),
     _tapped(
         "OPT",
         "OPT",

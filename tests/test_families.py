@@ -17,19 +17,34 @@ from probe.routes import forward_rows
 from probe.rowrequest import RowRequest
 from probe.rowtap import tap
 from probe.selfcheck import check_model
-from tests.family_zoo import FAMILIES, exists, found_of, load, route, table, tokenizer_of, written_table
+from tests.family_zoo import (
+    FAMILIES,
+    PINNED,
+    VERSION,
+    exists,
+    found_of,
+    load,
+    route,
+    table,
+    tokenizer_of,
+    written_table,
+)
 
 LOCAL = 1e-6  # rows against the family's own formula, on the same query and key
 END_TO_END = 2e-5  # rows against eager's, fp32; the self-check's own bound is asked as well
 TEXTS = ("我喜欢苹果但讨厌梨子", "苹果手机")
 QUERY = 4  # of the shorter text
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+# With an older transformers the floor is tested: every family, in the plainest of each choice that can fail.
+WHOLE = VERSION >= PINNED
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16} if WHOLE else {"fp32": torch.float32}
+PADDINGS = ("none", "left", "right") if WHOLE else ("right",)
+ADAPTERS = ("plain", "lora") if WHOLE else ("plain",)
 EVERY = [pytest.param(family, id=family.name) for family in FAMILIES]
 GIVEN = [pytest.param(family, id=family.name) for family in FAMILIES if family.verdict != "refused"]
 
 
 def matrix(function):
-    for name, values in (("padding", ("none", "left", "right")), ("dtype", DTYPES), ("lora", ("plain", "lora"))):
+    for name, values in (("padding", PADDINGS), ("dtype", DTYPES), ("lora", ADAPTERS)):
         function = pytest.mark.parametrize(name, values)(function)
     return pytest.mark.parametrize("family", GIVEN)(function)
 
@@ -280,7 +295,7 @@ def check_layer(cut, new_rows, call, new_call, batch):
     assert equal(was, now, batch), "only the cut query's output may change in its layer"
 
 
-@pytest.mark.parametrize("lora", ["plain", "lora"])
+@pytest.mark.parametrize("lora", ADAPTERS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("family", GIVEN)
 def test_the_self_check_passes(family, dtype, lora):
@@ -304,5 +319,6 @@ def test_the_adapter_moves_the_rows(family):
     assert largest_gap(eagerly(plain, batch)[0], eagerly(tuned, batch)[0], batch) > 1e-3
 
 
+@pytest.mark.skipif(not WHOLE, reason="the README's table is that of the pinned transformers")
 def test_the_readme_table_is_what_the_matrix_finds():
     assert written_table() == table(), "write it with: python -m tests.family_zoo"

@@ -113,3 +113,12 @@ def test_a_head_of_nan_fails_every_comparison_and_is_named():
     failed = {item.name: item.why for item in report.items if item.status == "fail"}
     assert {"rows = eager formula", "end to end = eager", "padding right", "rows × values = output"} <= failed.keys()
     assert failed["rows sum to one"] == "weights of encoder.layer.1.attention.self, head 1 are not finite numbers"
+
+
+def test_a_model_of_another_implementation_is_held_to_rounding_and_given_back_as_it_came():
+    model, tokenizer = FAMILIES["llama"](head=False)
+    model.set_attn_implementation("eager")
+    report = check_model(model_from_parts(model, tokenizer, name="llama"))
+    (item,) = [item for item in report.items if item.name == "output unchanged"]
+    assert report.passed and item.bound == 1e-5 and "came with eager and computes SDPA" in item.why
+    assert model.config._attn_implementation == "eager"

@@ -40,7 +40,7 @@ def random_twin(plan: TwinPlan, *, seed: int) -> LoadedModel:
     The generator of the caller is left as it was.
     """
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # manual_seed would seed accelerators as well
         model = plan.architecture(copy.deepcopy(plan.config))
     model = model.to(device=plan.device, dtype=plan.dtype)
     return model_from_parts(model, plan.tokenizer, name=f"random weights, seed {seed}")
