@@ -205,26 +205,46 @@ class AttentionCall:
     output: Tensor  # [batch, query, head, dim]
 
 
-_request: ContextVar[RowRequest | None] = ContextVar("cijing_row_request", default=None)
+# The open taps of this thread: which modules each one's model has (their identities), and its request.
+_taps: ContextVar[tuple[tuple[frozenset[int], RowRequest], ...]] = ContextVar("cijing_row_taps", default=())
 
 
 @contextlib.contextmanager
 def tap(model: nn.Module, request: RowRequest) -> Iterator[RowRequest]:
     """Within the block, forward passes and `generate` of `model` fill `request` and obey its edits.
 
+    Taps of several models may be nested, each serves its own model; a second tap of one model in a thread would hide
+    the first one's edits and is refused. A request given by keyword goes before the tap's.
     Raises TapError where the model's family does not pass through transformers' attention interface.
     """
-    with attached(model), _following(unwrapped(model), request):
-        token = _request.set(request)
-        try:
-            yield request
-        finally:
-            _request.reset(token)
+    with attached(model), _following(unwrapped(model), request), _served(unwrapped(model), request):
+        yield request
     if not request.seen:
         raise TapError(
             f"no attention of {type(unwrapped(model)).__name__} came through the tap: nothing ran, it ran in another "
             "thread or process, or its layers do not pass through transformers' attention interface"
         )
+
+
+@contextlib.contextmanager
+def _served(root: nn.Module, request: RowRequest) -> Iterator[None]:
+    """Within the block, attention of the model's own modules asks this request, in this thread."""
+    modules = frozenset(map(id, root.modules()))
+    if any(modules & others for others, _ in _taps.get()):
+        raise TapError(
+            f"{type(root).__name__} is tapped in this thread already: put what both ask for into one RowRequest, or "
+            "leave the outer block first"
+        )
+    token = _taps.set((*_taps.get(), (modules, request)))
+    try:
+        yield
+    finally:
+        _taps.reset(token)
+
+
+def _request_of(module: nn.Module) -> RowRequest | None:
+    """The request of the tap that the module's model stands in; another model's tap is none of its business."""
+    return next((request for modules, request in _taps.get() if id(module) in modules), None)
 
 
 @contextlib.contextmanager
@@ -286,7 +306,7 @@ def _tapped_attention(
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """The registered attention function: SDPA's output, and the request's rows and edits beside it."""
-    request = kwargs.pop("rows", None) or _request.get()
+    request = kwargs.pop("rows", None) or _request_of(module)
     if kwargs.get("indices") is not None:
         raise TapError(f"{type(module).__name__} attends to chosen indices only; the tap does not compute that")
     causal = is_causal if is_causal is not None else getattr(module, "is_causal", True)
