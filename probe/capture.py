@@ -78,9 +78,9 @@ def capture_prepared(
     done = 0
     for window in _windows(prepared, _WINDOW):
         ready: dict[int, Capture] = {}
-        adapters = adapters_in_use(loaded.model) if options.cache is not None else ""
+        weights = _weights_now(loaded) if options.cache is not None else ""
         for place, item in enumerate(window):
-            hit = load_cached(loaded, route, item, options, adapters=adapters)
+            hit = load_cached(loaded, route, item, options, weights=weights)
             if hit is not None:
                 ready[place] = hit
         missing = [place for place in range(len(window)) if place not in ready]
@@ -88,7 +88,7 @@ def capture_prepared(
             members = [missing[place] for place in places]
             fresh = _run(loaded, route, [window[place] for place in members], options, on_layer=on_layer)
             for place, one in zip(members, fresh, strict=True):
-                save_cached(loaded, route, window[place], options, one, adapters=adapters)
+                save_cached(loaded, route, window[place], options, one, weights=weights)
                 ready[place] = one
             if progress:
                 progress(done + len(ready), len(prepared))
@@ -97,6 +97,11 @@ def capture_prepared(
         done += len(window)
         if progress:
             progress(done, len(prepared))
+
+
+def _weights_now(loaded: LoadedModel) -> str:
+    """What tells the numbers of one model apart over time: its weights and the adapters in use."""
+    return f"{loaded.fingerprint_now()} {adapters_in_use(loaded.model)}"
 
 
 def batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
