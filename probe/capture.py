@@ -37,7 +37,7 @@ def capture(
 ) -> Iterator[Capture]:
     """Give one Capture a case, in the cases' order, streamed; a batch gives what single texts give.
 
-    progress counts cases, on_layer the layers of the batch that is being computed (through the tap only).
+    progress counts cases, on_layer the layers of the batch that is being computed.
     Raises ModelError or SpanError for cases that the model cannot take (all of them named at once, before any
     forward pass), BudgetError where a batch would need more memory than allowed.
     """
@@ -135,7 +135,7 @@ def rows_and_states(
         value_norms=True,
         transformed_norms=options.transformed_norms,
         head_outputs=options.head_outputs,
-        on_layer=None if on_layer is None else _counting(on_layer, len(route.layers)),
+        on_layer=None if on_layer is None else counting(on_layer, len(route.layers)),
     )
     batch = batch_for(loaded, [item.tokens.ids for item in items])
     return forward_rows(loaded, route, batch, request, states=options.states)
@@ -237,7 +237,8 @@ def _queries(item: Prepared, options: CaptureOptions) -> list[int]:
     return sorted({*item.target, *itertools.chain.from_iterable(item.cues)})
 
 
-def _counting(progress: Progress, total: int) -> Callable[[Layer], None]:
+def counting(progress: Progress, total: int) -> Callable[[Layer], None]:
+    """What a row request calls for each layer, as a progress of `total` layers."""
     done = itertools.count(1)
     return lambda layer: progress(next(done), total)
 
