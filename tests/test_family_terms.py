@@ -212,11 +212,21 @@ def test_decoder_and_cross_rows_are_exact_where_source_and_answer_differ_in_leng
         edit = EdgeEdit(
             query=(query,), key=(column,), item=1, layers=frozenset({layer.index}), stacks=frozenset({layer.stack})
         )
-        cut = RowRequest(batch.rows(), stacks=[layer.stack], edits=[edit])
+        now = {}
+        cut = RowRequest(
+            batch.rows(),
+            stacks=[layer.stack],
+            edits=[edit],
+            inspect=lambda call, now=now: now.update({call.layer: call}),
+        )
         with tap(loaded.backbone, cut):
             edited = run(loaded, batch)[0]
         expected = own[1, :, query].double().clone()
         expected[:, column] = 0.0
-        assert (cut.rows[layer][1, :, 2] - expected / expected.sum(-1, keepdim=True)).abs().max() <= 2e-6
+        expected /= expected.sum(-1, keepdim=True)
+        assert (cut.rows[layer][1, :, 2] - expected).abs().max() <= 2e-6
+        mixed = (expected[:, None] @ calls[layer].value[1].double())[:, 0]
+        half = 0.0 if dtype == "fp32" else torch.finfo(DTYPES[dtype]).eps / 2
+        assert ((now[layer].output[1, query].double() - mixed).abs() <= half * mixed.abs() + 1e-5).all()
         assert torch.equal(edited[0, batch.real(0)], plain[0, batch.real(0)]), "the other text stays"
         assert (edited[1, batch.real(1)] != plain[1, batch.real(1)]).any()
