@@ -34,7 +34,8 @@ from benchmarks.gpu_checks import (
 from benchmarks.measure import Work, compare
 from probe.errors import CijingError
 from probe.models import load_model
-from probe.rowtap import RowRequest, tap
+from probe.rowrequest import RowRequest
+from probe.rowtap import tap
 from probe.selfcheck import check_model
 
 BOUND = 1.05

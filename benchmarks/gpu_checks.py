@@ -17,7 +17,10 @@ import transformers
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from probe.rowtap import AttentionCall, EdgeEdit, Layer, RowRequest, attached, tap
+from probe.edits import EdgeEdit
+from probe.labels import Layer
+from probe.rowrequest import AttentionCall, RowRequest
+from probe.rowtap import attached, tap
 
 ROWS_BOUND = 1e-5
 BACKENDS = (

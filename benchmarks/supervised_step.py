@@ -23,7 +23,8 @@ from benchmarks.measure import Work, compare_memory, compare_time
 from benchmarks.row_capture import GEMMA, our_sentences
 from benchmarks.table import Line, line_of, print_table
 from probe.models import load_model
-from probe.rowtap import RowRequest, attached
+from probe.rowrequest import RowRequest
+from probe.rowtap import attached
 
 Side = Literal["plain", "supervised"]
 

@@ -8,6 +8,7 @@ from probe.errors import ModelError
 
 Kind = Literal["encoder", "decoder", "encoder-decoder"]
 PROBE_TEXT = "我喜欢苹果 apple"
+_SAMPLED = 32  # numbers of each tensor that a stamp looks at
 # Named attention, but without a softmax over the tokens: there are no rows to read.
 WITHOUT_SOFTMAX = {"rwkv": "RWKV replaces attention by a recurrence"}
 POSITION_TABLES = ("position_embeddings", "position_embedding", "wpe", "embed_positions", "embed_position")
@@ -16,6 +17,22 @@ POSITION_TABLES = ("position_embeddings", "position_embedding", "wpe", "embed_po
 def base_of(model: Any) -> Any:
     """The Hugging Face model inside a PeftModel (adapters stay injected), or the model itself."""
     return model.get_base_model() if hasattr(model, "peft_config") and hasattr(model, "get_base_model") else model
+
+
+def inside_wrappers(model: Any) -> Any:
+    """The model inside DDP and torch.compile, which compute what it computes, with its own weights; others stay on.
+
+    FSDP and DataParallel are not taken off: the one holds parts of the weights only, the other runs copies.
+    """
+    from torch.nn.parallel import DistributedDataParallel
+
+    while True:
+        if isinstance(model, DistributedDataParallel):
+            model = model.module
+        elif hasattr(model, "_orig_mod"):
+            model = model._orig_mod
+        else:
+            return model
 
 
 def backbone_of(model: Any) -> Any:
@@ -172,6 +189,21 @@ def fingerprint(model: Any, tokenizer: Any) -> str:
     digest.update(adapters_in_use(model).encode())
     digest.update(_settings(base_of(model).config))
     digest.update(_tokenizer_text(tokenizer))
+    return digest.hexdigest()
+
+
+def weights_stamp(model: Any) -> str:
+    """What changes with weights and configuration, in milliseconds where a fingerprint takes seconds.
+
+    Places in memory and torch's version counters, which every write in place raises but one through `.data`, numpy or
+    on inference tensors; for those, some numbers of each tensor. Unseen stays only such a write to other numbers.
+    """
+    digest = hashlib.sha256(_settings(base_of(model).config))
+    for name, tensor in model.state_dict().items():
+        known = 0 if tensor.is_inference() else tensor._version
+        digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|{tensor.data_ptr()}|{known}".encode())
+        flat = tensor.detach().reshape(-1)
+        digest.update(_bytes(flat[:: max(1, -(-len(flat) // _SAMPLED))]))
     return digest.hexdigest()
 
 

@@ -38,7 +38,7 @@ def capture(
 ) -> Iterator[Capture]:
     """Give one Capture a case, in the cases' order, streamed; a batch gives what single texts give.
 
-    progress counts cases, on_layer the layers of the batch that is being computed (through the tap only).
+    progress counts cases, on_layer the layers of the batch that is being computed.
     Raises ModelError or SpanError for cases that the model cannot take (all of them named at once, before any
     forward pass), BudgetError where a batch would need more memory than allowed.
     """
@@ -79,9 +79,9 @@ def capture_prepared(
     done = 0
     for window in _windows(prepared, WINDOW):
         ready: dict[int, Capture] = {}
-        adapters = adapters_in_use(loaded.model) if options.cache is not None else ""
+        weights = _weights_now(loaded) if options.cache is not None else ""
         for place, item in enumerate(window):
-            hit = load_cached(loaded, route, item, options, adapters=adapters)
+            hit = load_cached(loaded, route, item, options, weights=weights)
             if hit is not None:
                 ready[place] = hit
         missing = [place for place in range(len(window)) if place not in ready]
@@ -89,7 +89,7 @@ def capture_prepared(
             members = [missing[place] for place in places]
             fresh = _run(loaded, route, [window[place] for place in members], options, on_layer=on_layer)
             for place, one in zip(members, fresh, strict=True):
-                save_cached(loaded, route, window[place], options, one, adapters=adapters)
+                save_cached(loaded, route, window[place], options, one, weights=weights)
                 ready[place] = one
             if progress:
                 progress(done + len(ready), len(prepared))
@@ -98,6 +98,11 @@ def capture_prepared(
         done += len(window)
         if progress:
             progress(done, len(prepared))
+
+
+def _weights_now(loaded: LoadedModel) -> str:
+    """What tells the numbers of one model apart over time: its weights and the adapters in use."""
+    return f"{loaded.fingerprint_now()} {adapters_in_use(loaded.model)}"
 
 
 def batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
@@ -131,7 +136,7 @@ def rows_and_states(
         value_norms=True,
         transformed_norms=options.transformed_norms,
         head_outputs=options.head_outputs,
-        on_layer=None if on_layer is None else _counting(on_layer, len(route.layers)),
+        on_layer=None if on_layer is None else counting(on_layer, len(route.layers)),
     )
     batch = batch_for(loaded, [item.tokens.ids for item in items])
     return forward_rows(loaded, route, batch, request, states=options.states)
@@ -234,7 +239,8 @@ def _queries(item: Prepared, options: CaptureOptions) -> list[int]:
     return sorted({*item.target, *itertools.chain.from_iterable(item.cues)})
 
 
-def _counting(progress: Progress, total: int) -> Callable[[Layer], None]:
+def counting(progress: Progress, total: int) -> Callable[[Layer], None]:
+    """What a row request calls for each layer, as a progress of `total` layers."""
     done = itertools.count(1)
     return lambda layer: progress(next(done), total)
 

@@ -126,12 +126,12 @@ def load_capture(path: Path) -> Capture:
 
 
 def load_cached(
-    loaded: LoadedModel, route: Route, item: Prepared, options: CaptureOptions, *, adapters: str
+    loaded: LoadedModel, route: Route, item: Prepared, options: CaptureOptions, *, weights: str
 ) -> Capture | None:
-    """The cached capture of this very text, model, adapters in use and options, or None; also for a damaged file."""
+    """The cached capture of this very text, weights, adapters in use and options, or None; also for a damaged file."""
     if options.cache is None:
         return None
-    path = _cache_path(loaded, route, item, options, adapters)
+    path = _cache_path(loaded, route, item, options, weights)
     if not path.exists():
         return None
     try:
@@ -141,19 +141,18 @@ def load_cached(
 
 
 def save_cached(
-    loaded: LoadedModel, route: Route, item: Prepared, options: CaptureOptions, capture: Capture, *, adapters: str
+    loaded: LoadedModel, route: Route, item: Prepared, options: CaptureOptions, capture: Capture, *, weights: str
 ) -> None:
     """Store a capture under the hash of all that it depends on."""
     if options.cache is not None:
-        save_capture(capture, _cache_path(loaded, route, item, options, adapters))
+        save_capture(capture, _cache_path(loaded, route, item, options, weights))
 
 
-def _cache_path(loaded: LoadedModel, route: Route, item: Prepared, options: CaptureOptions, adapters: str) -> Path:
+def _cache_path(loaded: LoadedModel, route: Route, item: Prepared, options: CaptureOptions, weights: str) -> Path:
     assert options.cache is not None
     content = {
         "format": _FORMAT,
-        "model": loaded.fingerprint,
-        "adapters": adapters,  # as they are now: they can be switched after loading
+        "weights": weights,  # and adapters, as they are now: they can be switched and trained on after loading
         "dtype": str(loaded.dtype),
         "device": loaded.device.type,
         "path": route.path,

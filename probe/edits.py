@@ -68,9 +68,10 @@ def apply_edges(
     own = [replace(edit, item=items.index(edit.item)) for edit in edits]
     bias = edge_bias(own, positions, query, key)
     _refuse_empty_rows(terms, bias, positions, query, key)
-    rows = attention_rows(query, key, terms, positions, extra=bias).to(value.dtype)
-    # Query heads that share a value head are folded into the query axis, as in the scores.
-    mixed = rows.view(len(items), value.shape[1], -1, rows.shape[-1]) @ value
+    rows = attention_rows(query, key, terms, positions, extra=bias)
+    # Query heads that share a value head are folded into the query axis, as in the scores. In half precision too the
+    # mixture is computed in fp32 and rounded once, as the output that it becomes.
+    mixed = rows.view(len(items), value.shape[1], -1, rows.shape[-1]) @ value.float()
     mixed = mixed.view(*rows.shape[:3], -1).transpose(1, 2).to(output.dtype)  # [item, query, head, dim]
     changed = (bias != 0).any(-1).transpose(1, 2)[..., None]  # [item, query, head, 1]
     output = output.clone()

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from probe.anatomy import base_of
-from probe.capture import check_filters, free_memory, readable_size
+from probe.capture import Progress, check_filters, counting, free_memory, readable_size
 from probe.captures import CaptureOptions
 from probe.errors import BudgetError, ModelError, TapError
 from probe.labels import Layer
@@ -95,14 +95,16 @@ def generate_rows(
     seed: int = 0,
     route: Route | None = None,
     memory_budget: int | None = None,
+    on_token: Progress | None = None,
     **options: Any,
 ) -> GenerationRows:
     """Let the model (loaded with head="lm") answer, greedily by default, and give the rows as they were computed.
 
     prompt: a text, chat messages, or token ids. prompt_rows: rows of the prompt's tokens to keep; the last one, which
     predicts the first new token, is always kept. options: what `generate` is told, one of OPTIONS; with
-    do_sample=True `seed` decides. Static caches are cut to the tokens that were read, windows put at their place.
-    Raises ModelError, TapError where rows cannot be had exactly, and BudgetError before anything is computed.
+    do_sample=True `seed` decides. on_token: told of each new token, and of max_new_tokens. Static caches are cut to
+    the tokens that were read, windows put at their place. Raises ModelError, TapError where rows cannot be had
+    exactly, and BudgetError before anything is computed.
     """
     _check_generation(loaded, options, max_new_tokens=max_new_tokens, cache=cache)
     transcript = opened(loaded, prompt)
@@ -116,7 +118,14 @@ def generate_rows(
     _check_budget(plan, memory_budget if memory_budget is not None else free_memory(loaded.device) // 2)
     stitching = Stitching(plan, windows=_windows(loaded))
     ids = _generate(
-        loaded, transcript, stitching, seed=seed, max_new_tokens=max_new_tokens, cache=cache, options=options
+        loaded,
+        transcript,
+        stitching,
+        seed=seed,
+        max_new_tokens=max_new_tokens,
+        cache=cache,
+        options=options,
+        on_token=on_token,
     )
     whole = answered(loaded, transcript, ids, by="generated")
     check_calls(stitching, len(whole.tokens.ids) - 1, device=loaded.device)
@@ -135,12 +144,14 @@ def replay_rows(
     last_row: bool = False,
     route: Route | None = None,
     memory_budget: int | None = None,
+    on_layer: Progress | None = None,
 ) -> GenerationRows:
     """Rows of a transcript, whoever wrote it, from one forward pass over prompt and answer.
 
     Equals what `generate_rows` gives for the same tokens. boundary: how an answer given as text becomes tokens, see
-    `transcript_of`. last_row: also the row of the answer's last token, which generation never reads. Raises
-    ModelError, SpanError and BudgetError before the pass.
+    `transcript_of`. last_row: also the row of the answer's last token, which generation never reads. on_layer: told
+    of each layer as it is done, and of how many there are. Raises ModelError, SpanError and BudgetError before the
+    pass.
     """
     whole = transcript_of(loaded, prompt, answer, boundary=boundary)
     route = route or route_of(loaded)
@@ -149,7 +160,13 @@ def replay_rows(
     plan = _plan(loaded, route, whole, total=total, read=read, layers=layers, heads=heads, prompt_rows=prompt_rows)
     budget = memory_budget if memory_budget is not None else free_memory(loaded.device) // 2
     _check_budget(plan, budget, copies=2)
-    request = RowRequest([plan.queries], layers=layers, heads=heads, stacks=plan.stacks)
+    request = RowRequest(
+        [plan.queries],
+        layers=layers,
+        heads=heads,
+        stacks=plan.stacks,
+        on_layer=None if on_layer is None else counting(on_layer, len(route.layers)),
+    )
     forward = forward_rows(loaded, route, _batch(loaded, whole, read), request, states=False)
     own, across = room_for(plan)
     for layers_of, matrix in ((plan.own, own), (plan.cross, across)):
@@ -237,6 +254,7 @@ def _generate(
     max_new_tokens: int,
     cache: Cache,
     options: Mapping[str, Any],
+    on_token: Progress | None,
 ) -> list[int]:
     """Run `generate` through the tap; the ids of the answer."""
     model = base_of(loaded.model)
@@ -251,6 +269,7 @@ def _generate(
         "num_beams": 1,
         "num_return_sequences": 1,
         "return_dict_in_generate": False,
+        "streamer": None if on_token is None else _Counted(on_token, max_new_tokens),
     }
     if transcript.source is not None:
         fixed["decoder_input_ids"] = torch.tensor([transcript.tokens.ids], device=loaded.device)
@@ -258,6 +277,24 @@ def _generate(
         told = {"do_sample": False, **fixed, **options}
         sequence = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), **told)
     return [int(token) for token in sequence[0, len(transcript.tokens.ids) :].tolist()]
+
+
+class _Counted:
+    """A streamer as `generate` knows them: told of the prompt once, then of each new token."""
+
+    def __init__(self, on_token: Progress, total: int) -> None:
+        self.on_token = on_token
+        self.total = total
+        self.done = -1
+
+    def put(self, tokens: Tensor) -> None:
+        """One more token, unless it is the prompt."""
+        self.done += 1
+        if self.done:
+            self.on_token(self.done, self.total)
+
+    def end(self) -> None:
+        """Nothing is left to be told."""
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,8 +17,10 @@ from probe.anatomy import (
     check_tokenizer,
     check_weights,
     fingerprint,
+    inside_wrappers,
     kind_of,
     max_positions_of,
+    weights_stamp,
 )
 from probe.buildonce import Progress
 from probe.errors import ModelError
@@ -42,10 +44,23 @@ class LoadedModel:
     kind: Kind
     device: "torch.device"
     dtype: "torch.dtype"
-    fingerprint: str  # SHA-256 of weights, configuration and tokenizer
+    fingerprint: str  # SHA-256 of weights, configuration and tokenizer, as they were when it was loaded
     origin: Mapping[str, str]  # for the manifest; no absolute paths
     notes: tuple[str, ...]  # what a reader must know
     max_positions: int | None  # longest text in tokens, special ones included; None if unbounded
+    stamp: str  # of the weights that the fingerprint was taken of
+    _renewed: dict[str, str] = field(default_factory=dict, repr=False)  # latest other stamp -> its fingerprint
+
+    def fingerprint_now(self) -> str:
+        """The fingerprint of the weights as they are: hashed anew where they changed since, as by training in place."""
+        stamp = weights_stamp(self.model)
+        if stamp == self.stamp:
+            return self.fingerprint
+        if stamp not in self._renewed:
+            found = fingerprint(self.model, self.tokenizer)
+            self._renewed.clear()
+            self._renewed[stamp] = found
+        return self._renewed[stamp]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +83,7 @@ def facts_of(loaded: LoadedModel) -> ModelFacts:
         kind=loaded.kind,
         device=loaded.device.type,
         dtype=str(loaded.dtype).removeprefix("torch."),
-        fingerprint=loaded.fingerprint,
+        fingerprint=loaded.fingerprint_now(),
         origin=loaded.origin,
         notes=loaded.notes,
     )
@@ -113,6 +128,8 @@ def load_model(
 ) -> LoadedModel:
     """A model from a name, a path, or a live PreTrainedModel or PeftModel with its tokenizer.
 
+    A live model may stand inside DDP or torch.compile: what is loaded is the model inside, uncompiled.
+
     device: "auto" (CUDA, else MPS, else CPU), "cpu", "cuda", "cuda:1", "mps". dtype: "auto" (float32 on the CPU, the
     checkpoint's own on accelerators) or one of DTYPES. head "lm" loads the language-model head as well. Weights are
     read as safetensors or GGUF only; a repository's own Python code runs only with trust_remote_code. Raises
@@ -121,6 +138,7 @@ def load_model(
     if not isinstance(source, str | Path):
         if (device, dtype, revision) != ("auto", "auto", None):
             raise ModelError("a live model stays as it is: move or cast it before, without device, dtype, revision")
+        source = inside_wrappers(source)
         return model_from_parts(source, tokenizer, name=_live_name(source))
     if head not in ("none", "lm"):
         raise ModelError(f"head {head!r} is unknown; allowed are none, lm")
@@ -149,8 +167,12 @@ def check_source(source: str | Path, *, trust_remote_code: bool = False, progres
 
 def model_from_parts(model: Any, tokenizer: Any, *, name: str) -> LoadedModel:
     """A live PreTrainedModel or PeftModel with its tokenizer; the model is put into eval mode."""
+    model = inside_wrappers(model)
     if not hasattr(base_of(model), "base_model_prefix"):
-        raise ModelError(f"{name} is a {type(model).__name__}, not a Hugging Face PreTrainedModel or PeftModel")
+        raise ModelError(
+            f"{name} is a {type(model).__name__}, not a Hugging Face PreTrainedModel or PeftModel, alone or inside "
+            "DistributedDataParallel or torch.compile"
+        )
     if tokenizer is None:
         raise ModelError(f"{name}: a live model needs its tokenizer as well (tokenizer=...)")
     return _described(model, tokenizer, name=name, origin={"source": "live"}, notes=())
@@ -192,6 +214,7 @@ def _described(
         origin={**origin, "architecture": type(base_of(model)).__name__},
         notes=tuple(dict.fromkeys(notes)),
         max_positions=max_positions_of(backbone),
+        stamp=weights_stamp(model),
     )
 
 

@@ -1,7 +1,8 @@
 """Which way a model's rows can be had: through the tap, or, visibly, through eager attention."""
 
+import contextlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from probe.errors import ModelError, TapError
-from probe.labels import Layer, label_modules
+from probe.labels import Layer, label_modules, layer_of
 from probe.models import LoadedModel
 from probe.rowrequest import RowRequest
 from probe.rowtap import tap, why_not_tappable
@@ -75,7 +76,8 @@ def forward_rows(
             raise TapError(f"{loaded.name}: what heads write through W_O needs the tap ({route.reason})")
         if request.edits:
             raise TapError(f"{loaded.name}: attention cannot be edited on the eager path ({route.reason})")
-        maps, output = eager_maps(loaded, batch, states=states)
+        with _telling(loaded, route, request.on_layer):
+            maps, output = eager_maps(loaded, batch, states=states)
         rows, norms = _asked_rows(maps, request), {}
     return Forward(
         rows=rows,
@@ -84,6 +86,27 @@ def forward_rows(
         head_outputs=dict(request.head_outputs),
         states=_states(loaded, output) if states else {},
     )
+
+
+@contextlib.contextmanager
+def _telling(loaded: LoadedModel, route: Route, on_layer: Callable[[Layer], None] | None) -> Iterator[None]:
+    """Within the block `on_layer` is told of each layer of the route as soon as its attention module has run."""
+    due: dict[str, list[Layer]] = {}
+    for layer in route.layers if on_layer else ():
+        due.setdefault(layer.module, []).append(layer)  # more than one where a module serves several depths
+
+    def tell(module: nn.Module, args: Any, output: Any) -> None:
+        left = due[layer_of(module).module]
+        if on_layer and left:
+            on_layer(left.pop(0))
+
+    attending = [module for module in loaded.backbone.modules() if layer_of(module).module in due]
+    hooks = [module.register_forward_hook(tell) for module in attending]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def batch_for(loaded: LoadedModel, ids: Sequence[Sequence[int]]) -> dict[str, Tensor]:

@@ -81,7 +81,10 @@ def _wait(root: Any, *, alone: bool) -> _Switched:
         if not alone and not state.alone:
             return state
         if mine in state.holders:
-            raise TapError(f"{type(root).__name__} cannot be tapped and computed with eager attention at once")
+            raise TapError(
+                f"{type(root).__name__} cannot be tapped and computed with eager attention at once: leave the block of "
+                "tap or attached before captures and checks"
+            )
         _changed.wait()
 
 

@@ -268,12 +268,27 @@ def exists(family: Family) -> bool:
 
 def build(family: Family) -> Any:
     """A tiny random model of the family, in eval mode, its attention far from uniform."""
+    return _drawn(family, getattr(transformers, f"{family.stem}Model"), _config_of(family))
+
+
+def build_with_head(family: Family) -> Any:
+    """As `build`, with the family's language-model head: masked, causal, or sequence to sequence."""
+    config = _config_of(family)
+    kinds = ("SEQ_TO_SEQ_CAUSAL_LM",) if config.is_encoder_decoder else ("MASKED_LM", "CAUSAL_LM")
+    mappings = [getattr(transformers, f"MODEL_FOR_{kind}_MAPPING") for kind in kinds]
+    return _drawn(family, next(mapping[type(config)] for mapping in mappings if type(config) in mapping), config)
+
+
+def _config_of(family: Family) -> Any:
     tokenizer = tokenizer_of()
     ids = {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
-    config = getattr(transformers, f"{family.stem}Config")(**{"vocab_size": len(tokenizer), **ids, **family.sizes})
+    return getattr(transformers, f"{family.stem}Config")(**{"vocab_size": len(tokenizer), **ids, **family.sizes})
+
+
+def _drawn(family: Family, kind: Any, config: Any) -> Any:
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
-        model = getattr(transformers, f"{family.stem}Model")(config).eval()
+        model = kind(config).eval()
         for name, weight in model.named_parameters():
             # T5 draws its queries narrow; families with sinks draw them near zero
             if family.sizes is _T5 and name.endswith((".q.weight", ".k.weight", "relative_attention_bias.weight")):

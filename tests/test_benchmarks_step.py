@@ -17,7 +17,8 @@ from benchmarks.supervised_step import (
     subject_of,
     supervision,
 )
-from probe.rowtap import RowRequest, attached
+from probe.rowrequest import RowRequest
+from probe.rowtap import attached
 from tests.tiny import FAMILIES
 
 LENGTH = 40

@@ -9,10 +9,12 @@ import torch
 from probe.capture import capture
 from probe.captures import CaptureOptions
 from probe.cases import case_of
+from probe.edits import EdgeEdit, HeadEdit
 from probe.experiments.reference import random_twin, twin_plan
 from probe.generation import generate_rows, replay_rows
 from probe.models import model_from_parts
-from probe.rowtap import EdgeEdit, HeadEdit, RowRequest, tap
+from probe.rowrequest import RowRequest
+from probe.rowtap import tap
 from tests.pretended_device import DeviceFault, Held, pretended
 from tests.tiny import FAMILIES, tiny_llama
 

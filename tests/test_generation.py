@@ -33,6 +33,15 @@ def loaded_of():
     return load
 
 
+def bloom():
+    import transformers
+
+    tokenizer = byte_fallback_tokenizer()
+    config = transformers.BloomConfig(vocab_size=len(tokenizer), hidden_size=32, n_layer=2, n_head=4)
+    torch.manual_seed(0)
+    return model_from_parts(transformers.BloomForCausalLM(config).eval(), tokenizer, name="bloom")
+
+
 def by_eager_generation(loaded, prompt_ids, cache):
     """Ids and maps [layer, head, row, key] from transformers' own attentions of every step, stitched in plain loops."""
     model = loaded.model
@@ -298,6 +307,41 @@ def test_an_adapters_rows_are_its_own(loaded_of):
     assert np.abs(found.rows[:, :, 5] - plain.rows[:, :, 5]).max() > 1e-3
 
 
+# ---- progress --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+@pytest.mark.parametrize("family", WRITERS)
+def test_generation_says_how_many_tokens_are_written_and_writes_the_same(loaded_of, family, cache):
+    loaded, said = loaded_of(family), []
+    plain = generate_rows(loaded, PROMPT, max_new_tokens=5, cache=cache)
+    found = generate_rows(loaded, PROMPT, max_new_tokens=5, cache=cache, on_token=lambda *how_far: said.append(how_far))
+    assert said == [(done, 5) for done in range(1, len(found.ids) + 1)]
+    assert found.ids == plain.ids and np.array_equal(found.rows, plain.rows)
+
+
+@pytest.mark.parametrize(("family", "layers"), [("llama", 3), ("gemma3", 4), ("t5", 6), ("bloom", 2)])
+def test_a_replay_says_how_many_layers_are_done_on_both_paths(loaded_of, family, layers):
+    loaded, said = bloom() if family == "bloom" else loaded_of(family), []
+    found = replay_rows(loaded, PROMPT, [5, 6, 7], on_layer=lambda *how_far: said.append(how_far))
+    assert said == [(done, layers) for done in range(1, layers + 1)]
+    assert np.array_equal(found.rows, replay_rows(loaded, PROMPT, [5, 6, 7]).rows)
+
+
+def test_ctrl_c_while_it_writes_leaves_the_model_as_before(loaded_of):
+    loaded = loaded_of("llama")
+    plain = generate_rows(loaded, PROMPT, max_new_tokens=4, cache="static")
+
+    def stop(done, total):
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        generate_rows(loaded, PROMPT, max_new_tokens=4, cache="static", on_token=stop)
+    assert loaded.model.config._attn_implementation == "sdpa"
+    assert np.array_equal(generate_rows(loaded, PROMPT, max_new_tokens=4, cache="static").rows, plain.rows)
+
+
 # ---- prompts and transcripts ----------------------------------------------------------------------------------
 
 
@@ -439,13 +483,7 @@ def test_a_headless_model_and_an_encoder_are_refused():
 
 
 def test_a_family_outside_the_interface_is_refused_in_generation_and_replayed_eagerly():
-    import transformers
-
-    tokenizer = byte_fallback_tokenizer()
-    config = transformers.BloomConfig(vocab_size=len(tokenizer), hidden_size=32, n_layer=2, n_head=4)
-    torch.manual_seed(0)
-    model = transformers.BloomForCausalLM(config).eval()
-    loaded = model_from_parts(model, tokenizer, name="bloom")
+    loaded = bloom()
     with pytest.raises(TapError, match="rows cannot be had while it generates"):
         generate_rows(loaded, PROMPT, max_new_tokens=2)
     found = replay_rows(loaded, PROMPT, [5, 6, 7], last_row=True)

@@ -1,5 +1,6 @@
 """Long texts: what filters save is counted, a pass can be watched by layer, and stopping one leaves nothing behind."""
 
+import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -176,6 +177,27 @@ def test_a_pass_says_how_many_of_its_layers_are_done(family, layers):
     said = []
     list(capture_prepared(loaded, items, options=CaptureOptions(), on_layer=lambda *how_far: said.append(how_far)))
     assert said == [(done, layers) for done in range(1, layers + 1)]
+
+
+def test_the_eager_path_says_how_many_layers_are_done_too_and_stops_where_it_is_told():
+    """A module for each layer, and one module for all of them."""
+    import transformers
+
+    sizes = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 64}
+    tokenizer = FAMILIES["bert"]()[1]
+    albert = transformers.AlbertConfig(vocab_size=len(tokenizer), embedding_size=16, **sizes)
+    mpnet = transformers.MPNetConfig(vocab_size=len(tokenizer), **sizes)
+    for model in (transformers.MPNetModel(mpnet), transformers.AlbertModel(albert)):
+        loaded = model_from_parts(model.eval(), tokenizer, name="eager")
+        route = dataclasses.replace(route_of(loaded), path="eager")
+        items = prepare(loaded, [case_of("我喜欢苹果", target="苹果")])
+        came_with, hooks, said = model.config._attn_implementation, hooks_of(model), []
+        list(capture_prepared(loaded, items, options=CaptureOptions(), route=route,
+                              on_layer=lambda *how_far, said=said: said.append(how_far)))  # fmt: skip
+        assert said == [(1, 3), (2, 3), (3, 3)] and hooks_of(model) == hooks
+        with pytest.raises(KeyboardInterrupt):
+            list(capture_prepared(loaded, items, options=CaptureOptions(), route=route, on_layer=Stop()))
+        assert hooks_of(model) == hooks and model.config._attn_implementation == came_with
 
 
 def test_attend_shows_layers_only_once_it_takes_long(monkeypatch, tmp_path, capsys):

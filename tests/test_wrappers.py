@@ -223,8 +223,10 @@ def test_ddp_gives_the_rows_and_gradients_of_the_model_inside(lora):
     assert gap(rows_of(wrapped, batch, queries), rows) == 0.0
     assert worst(gradients(wrapped, batch, queries), expected) <= 1e-6
     assert max(float(g.abs().max()) for g in expected.values()) > 1e-3
-    with pytest.raises(ModelError, match="DistributedDataParallel"):
-        model_from_parts(wrapped, tokenizer, name="ddp")
+    inside, alone = load_model(wrapped, tokenizer=tokenizer), load_model(model, tokenizer=tokenizer)
+    assert inside.model is model and inside.fingerprint == alone.fingerprint and inside.name == alone.name
+    (one,), (other,) = (capture(loaded, [CASE]) for loaded in (inside, alone))
+    assert (one.rows == other.rows).all() and check_model(inside).passed
 
 
 MAP = {f"model.{part}": "cpu" for part in ("embed_tokens", "layers.0", "layers.1", "layers.2", "norm", "rotary_emb")}
@@ -442,6 +444,28 @@ def test_a_model_compiled_into_one_whole_graph_is_refused_with_the_reason(inside
         with torch.no_grad(), tap(compiled, RowRequest(queries)):
             compiled(**batch)
     assert model.config._attn_implementation == "sdpa"
+
+
+@pytest.mark.parametrize("lora", [False, True], ids=["plain", "lora"])
+def test_a_compiled_model_is_loaded_as_the_model_inside_it(lora):
+    model, tokenizer = tiny_llama()
+    model = adapted(model, "llama", "law") if lora else model
+    torch._dynamo.reset()
+    compiled = torch.compile(model, backend="eager", fullgraph=True)  # loaded uncompiled, so this does no harm
+    with torch.no_grad():
+        compiled(torch.tensor([[5, 6, 7]]))
+    inside = load_model(compiled, tokenizer=tokenizer)
+    assert inside.model is model and type(compiled).__name__ == "OptimizedModule"
+    (one,), (other,) = (capture(x, [CASE]) for x in (inside, load_model(model, tokenizer=tokenizer)))
+    assert (one.rows == other.rows).all()
+
+
+def test_wrappers_that_do_not_compute_with_the_models_own_weights_are_refused_by_name():
+    model, tokenizer = tiny_llama()
+    with pytest.raises(
+        ModelError, match=r"is a DataParallel, not a .* inside DistributedDataParallel or torch\.compile$"
+    ):
+        load_model(torch.nn.DataParallel(model), tokenizer=tokenizer)
 
 
 # Quantised bases
