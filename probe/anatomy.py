@@ -187,7 +187,7 @@ def fingerprint(model: Any, tokenizer: Any) -> str:
         digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
         digest.update(_bytes(tensor))
     digest.update(adapters_in_use(model).encode())
-    digest.update(_settings(base_of(model).config))
+    digest.update(settings_of(base_of(model).config))
     digest.update(_tokenizer_text(tokenizer))
     return digest.hexdigest()
 
@@ -198,7 +198,7 @@ def weights_stamp(model: Any) -> str:
     Places in memory and torch's version counters, which every write in place raises but one through `.data`, numpy or
     on inference tensors; for those, some numbers of each tensor. Unseen stays only such a write to other numbers.
     """
-    digest = hashlib.sha256(_settings(base_of(model).config))
+    digest = hashlib.sha256(settings_of(base_of(model).config))
     for name, tensor in model.state_dict().items():
         known = 0 if tensor.is_inference() else tensor._version
         digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|{tensor.data_ptr()}|{known}".encode())
@@ -259,7 +259,7 @@ def _bytes(tensor: Any) -> Any:
     return memoryview(flat.view(torch.uint8).numpy()) if flat.numel() else b""
 
 
-def _settings(config: Any) -> bytes:
+def settings_of(config: Any) -> bytes:
     """The configuration without where it was read from and which version wrote it."""
     passing = {"_name_or_path", "transformers_version", "architectures", "dtype", "quantization_config"}
     kept = {key: value for key, value in config.to_dict().items() if key.lstrip("_") != "attn_implementation"}

@@ -6,16 +6,19 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
+from probe.anatomy import settings_of
 from probe.errors import ModelError, TapError
 from probe.labels import Layer, label_modules, layer_of
 from probe.models import LoadedModel
 from probe.rowrequest import RowRequest
 from probe.rowtap import tap, why_not_tappable
 from probe.switching import eagerly, untouched
+from probe.wrappers import is_reentrant
 
 Path = Literal["tap", "eager"]
 _LONGER = 48  # tokens
@@ -43,7 +46,30 @@ class Forward:
     states: dict[str, tuple[Tensor, ...]]  # stack -> embedding, then one a layer: [batch, token, dim]
 
 
+# Found once a model: on one short sentence finding it would cost several times what reading it does.
+_known: "WeakKeyDictionary[nn.Module, tuple[str, Route]]" = WeakKeyDictionary()
+
+
 def route_of(loaded: LoadedModel) -> Route:
+    """The model's route, found at the first call and anew when its configuration, modules or adapters have changed.
+
+    Raises ModelError as `find_route` does.
+    """
+    structure = _structure(loaded.backbone)
+    known = _known.get(loaded.backbone)
+    if known is None or known[0] != structure:
+        known = structure, find_route(loaded)
+        _known[loaded.backbone] = known
+    return known[1]
+
+
+def _structure(root: Any) -> str:
+    """What a route depends on: configuration, modules by name and class, how gradients are checkpointed."""
+    modules = [(name, type(module).__module__, type(module).__qualname__) for name, module in root.named_modules()]
+    return repr((settings_of(root.config), modules, is_reentrant(root)))
+
+
+def find_route(loaded: LoadedModel) -> Route:
     """Find the path and the layers by a run on four tokens, counted against eager attention's own maps.
 
     Raises ModelError where the model has no softmax attention over tokens, or none that can be tied to modules.
@@ -166,7 +192,9 @@ def _check_same_function(loaded: LoadedModel, first: Layer) -> None:
         own = _output_of(loaded, first, batch)
     with eagerly(loaded.backbone):
         eager = _output_of(loaded, first, batch, output_attentions=True)
-    differ = float(((own - eager).norm(dim=-1) / own.norm(dim=-1)).max())
+    # A padding token's embedding, and all that the layer makes of it alone, may be exactly zero in both.
+    size = own.norm(dim=-1).clamp_min(torch.finfo(own.dtype).tiny)
+    differ = float(((own - eager).norm(dim=-1) / size).max())
     if not differ <= (1e-3 if loaded.dtype == torch.float32 else 5e-2):  # a NaN is no agreement
         raise ModelError(
             f"{loaded.name}: eager {_kind(loaded)} computes another function than the model does by itself, in "

@@ -14,7 +14,7 @@ from probe.errors import CijingError
 from probe.evidence import Evidence, gather
 from probe.labels import Layer
 from probe.models import LoadedModel
-from probe.routes import batch_for, forward_rows, route_of
+from probe.routes import batch_for, find_route, forward_rows
 from probe.rowrequest import AttentionCall, RowRequest
 from probe.rows import additive_mask
 from probe.rowtap import tap
@@ -54,7 +54,7 @@ class CheckReport:
 
 def check_model(loaded: LoadedModel) -> CheckReport:
     """Run every check on three short texts; seconds on a small model. Never raises for a check that fails."""
-    route = route_of(loaded)
+    route = find_route(loaded)  # anew: what was found before is what is to be checked
     evidence = gather(loaded, route)
     items = [item for check in _CHECKS for item in _guarded(check, evidence)]
     return CheckReport(model=loaded.name, path=route.path, items=tuple(items))
