@@ -1,25 +1,31 @@
 """Edits of attention: an edge cut, damped or boosted, a head silenced; applied to one layer's output."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from probe.errors import TapError
+from probe.given import whole_number, whole_numbers
 from probe.rows import ScoreTerms, allowed_keys, attention_rows, terms_of
 
 Stack = Literal["encoder", "decoder", "cross"]
+
+
+STACKS = ("encoder", "decoder", "cross")
 
 
 @dataclass(frozen=True, kw_only=True)
 class EdgeEdit:
     """Multiply the attention weight of the edges query → key by `factor` before the row is normalised again.
 
-    factor 0 cuts the edge, below 1 damps it, above 1 boosts it. Positions are token positions of batch item `item`.
+    factor 0 cuts the edge, below 1 damps it, above 1 boosts it. Positions are token positions of batch item `item`,
+    padding counted; an edge that a layer does not let the query see (later, outside its window, padding) stays 0 there.
+    Sets may be given as any collection of numbers. Raises TapError for anything else.
     """
 
     query: tuple[int, ...]
@@ -31,20 +37,63 @@ class EdgeEdit:
     stacks: frozenset[Stack] | None = None
 
     def __post_init__(self) -> None:
+        for name in ("query", "key"):
+            object.__setattr__(self, name, whole_numbers(getattr(self, name), f"{name} of an edge edit", **_FROM_0))
         if not self.query or not self.key:
             raise TapError("an edge edit needs at least one query and one key position")
-        if not 0.0 <= self.factor < float("inf"):
-            raise TapError(f"edge factor {self.factor} is not allowed: 0 cuts, below 1 damps, above 1 boosts")
+        number = isinstance(self.factor, int | float) and not isinstance(self.factor, bool)
+        if not number or not 0.0 <= self.factor < float("inf"):
+            raise TapError(f"edge factor {self.factor!r} is not allowed: 0 cuts, below 1 damps, above 1 boosts")
+        _check_filters(self)
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeadEdit:
-    """Zero the output of heads, before they are mixed by W_O, for all queries of batch item `item`."""
+    """Zero the output of heads, before they are mixed by W_O, for all queries of batch item `item`.
+
+    Sets may be given as any collection of numbers. Raises TapError for anything else.
+    """
 
     heads: frozenset[int]
     item: int = 0
     layers: frozenset[int] | None = None
     stacks: frozenset[Stack] | None = None
+
+    def __post_init__(self) -> None:
+        if self.heads is None:
+            raise TapError("heads of an edit: a head edit names its heads")
+        _check_filters(self)
+
+
+_FROM_0: Any = {"least": 0, "error": TapError}
+
+
+def _check_filters(edit: "Edit") -> None:
+    object.__setattr__(edit, "item", whole_number(edit.item, "item of an edit", **_FROM_0))
+    for name in ("layers", "heads"):
+        object.__setattr__(edit, name, numbers_or_all(getattr(edit, name), f"{name} of an edit"))
+    object.__setattr__(edit, "stacks", stacks_or_all(edit.stacks))
+
+
+def numbers_or_all(given: object, name: str) -> frozenset[int] | None:
+    """Layers or heads as a set, None for all; TapError for none at all and for what is no number from 0."""
+    if given is None:
+        return None
+    found = frozenset(whole_numbers(given, name, **_FROM_0))
+    if not found:
+        raise TapError(f"{name}: at least one number from 0, or None for all")
+    return found
+
+
+def stacks_or_all(given: object) -> frozenset[Stack] | None:
+    """Stacks as a set, None for all; TapError for none at all and for unknown ones."""
+    if given is None:
+        return None
+    asked = [given] if isinstance(given, str) else list(given) if isinstance(given, Iterable) else [repr(given)]
+    wrong = [stack for stack in asked if stack not in STACKS]
+    if wrong or not asked:
+        raise TapError(f"stacks {wrong[0] if wrong else '()'}: allowed are {', '.join(STACKS)}, or None for all")
+    return frozenset(asked)
 
 
 Edit = EdgeEdit | HeadEdit
@@ -83,10 +132,9 @@ def _check_edges(edits: Sequence[EdgeEdit], query: Tensor, key: Tensor) -> None:
     for edit in edits:
         if edit.item >= query.shape[0]:
             raise TapError(f"edit for text {edit.item}, but the batch has {query.shape[0]}")
-        if min(edit.query) < 0 or max(edit.query) >= query.shape[2]:
-            raise TapError(f"edit at query position {max(edit.query)}, but the text has {query.shape[2]} tokens here")
-        if min(edit.key) < 0 or max(edit.key) >= key.shape[2]:
-            raise TapError(f"edit at key position {max(edit.key)}, but the text has {key.shape[2]} tokens here")
+        for name, places, length in (("query", edit.query, query.shape[2]), ("key", edit.key, key.shape[2])):
+            if max(places) >= length:
+                raise TapError(f"edit at {name} position {max(places)}, but the text has tokens 0 to {length - 1} here")
         if edit.heads is not None and max(edit.heads) >= query.shape[1]:
             raise TapError(f"edit of head {max(edit.heads)}, but this layer has heads 0 to {query.shape[1] - 1}")
 
@@ -110,9 +158,10 @@ def _refuse_empty_rows(terms: ScoreTerms, bias: Tensor, positions: Tensor, query
     if terms.sinks is not None:
         return
     open_keys = bias > torch.finfo(bias.dtype).min
-    if terms.mask is None or terms.mask.dtype == torch.bool:
-        allowed = allowed_keys(terms, positions, queries=query.shape[2], keys=key.shape[2])
-        open_keys = open_keys if allowed is None else open_keys & allowed
+    allowed = allowed_keys(terms, positions, queries=query.shape[2], keys=key.shape[2])
+    if allowed is not None and allowed.dtype != torch.bool:  # additive: what closes a key is the lowest number, or -inf
+        allowed = allowed > torch.finfo(allowed.dtype).min / 2
+    open_keys = open_keys if allowed is None else open_keys & allowed
     if not bool(open_keys.any(-1).all()):
         raise TapError("the edits cut every key that a query may see; a row needs at least one")
 

@@ -35,10 +35,13 @@ def label_modules(model: nn.Module) -> None:
     prefix = getattr(root, "base_model_prefix", "")
     own = f"{prefix}." if prefix and hasattr(root, prefix) else ""
     depths = _shared_depths(root.config)
+    canonicals = {name: name.removeprefix(own) for name, _ in root.named_modules()}
+    indices = frozenset(range(depths)) or frozenset(map(_index, canonicals.values()))
     for name, module in root.named_modules():
-        canonical = name.removeprefix(own)
+        canonical = canonicals[name]
         module._cijing_name = name
         module._cijing_layer = Layer(stack_of(root, module, canonical, kind=kind), _index(canonical), canonical)
+        module._cijing_indices = indices
         module._cijing_sdpa = bool(getattr(root, "_supports_sdpa", True))
         module._cijing_depths = depths
 

@@ -1,13 +1,14 @@
 """Which rows one forward pass shall give, which edits it shall make, and what came of it."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from probe.edits import Edit, Stack
+from probe.edits import EdgeEdit, Edit, HeadEdit, Stack, numbers_or_all, stacks_or_all
 from probe.errors import TapError
+from probe.given import whole_numbers
 from probe.labels import Layer
 from probe.projection import Handed, is_handed, written
 from probe.rows import ScoreTerms
@@ -21,7 +22,9 @@ class RowRequest:
     `generate`, whose calls are kept one after another.
 
     queries: token positions for each batch item; None takes every row of every call.
-    layers, stacks, heads: what to read; None reads all. Edits have filters of their own.
+    Positions count the padding of a batch. layers, stacks, heads: what to read; None reads all, and heads come in
+    ascending order. Edits have filters of their own. Raises TapError for what is not of these kinds, and when the
+    pass runs, for layers, stacks and heads that the model does not have.
     value_norms, transformed_norms, head_outputs: norms of value vectors, the same through W_O, and what each head
     writes; the last two follow attention's output to W_O, so they need `tap`, and refuse families that put a gate or
     a norm between. They carry no gradient.
@@ -46,12 +49,14 @@ class RowRequest:
         self.queries = None if queries is None else _padded(queries)  # [batch, query]
         # Taken here, on the CPU: in every layer it would wait for the device.
         self.highest = -1 if self.queries is None else int(self.queries.max())
-        self.layers = None if layers is None else frozenset(layers)
-        self.stacks = None if stacks is None else frozenset(stacks)
-        self.heads = None if heads is None else tuple(sorted(set(heads)))
-        if self.heads is not None and (not self.heads or self.heads[0] < 0):
-            raise TapError(f"heads {list(self.heads)}: allowed are numbers from 0, at least one, or None for all")
-        self.edits = tuple(edits)
+        self.layers = numbers_or_all(layers, "layers")
+        self.stacks = stacks_or_all(stacks)
+        asked = numbers_or_all(heads, "heads")
+        self.heads = None if asked is None else tuple(sorted(asked))
+        self.edits = _checked_edits(edits)
+        for name, call in (("inspect", inspect), ("on_layer", on_layer)):
+            if call is not None and not callable(call):
+                raise TapError(f"{name} {call!r}: allowed is a function, or None")
         self.wants_value_norms = value_norms
         self.wants_transformed_norms = transformed_norms
         self.wants_head_outputs = head_outputs
@@ -72,7 +77,23 @@ class RowRequest:
 
         A query axis shorter than the longest of the batch is filled with repeats of its first position.
         """
+        if not self.seen:
+            raise TapError(
+                "no attention came through this request yet: run the model within tap(model, request), or with "
+                "rows=request within attached(model)"
+            )
         return {layer: calls[-1] for layer, calls in self.calls.items()}
+
+    def check_layers(self, *, indices: Collection[int], stacks: Collection[Stack]) -> None:
+        """TapError where layers or stacks are read or edited that are not among these."""
+        for what in (self, *self.edits):
+            of_what = "" if what is self else "edit of "
+            wrong = sorted((what.layers or frozenset()) - set(indices))
+            if wrong:
+                known = ", ".join(map(str, sorted(index for index in indices if index >= 0)))
+                raise TapError(f"{of_what}layer {wrong[0]}: this model has attention layers {known}")
+            if what.stacks is not None and not what.stacks & set(stacks):
+                raise TapError(f"{of_what}stacks {', '.join(sorted(what.stacks))}: this model has {', '.join(stacks)}")
 
     def reads(self, layer: Layer) -> bool:
         """Whether rows of this layer are asked for."""
@@ -88,7 +109,7 @@ class RowRequest:
         if len(self.queries) != batch:
             raise TapError(f"the request has queries for {len(self.queries)} texts, the batch has {batch}")
         if self.highest >= queries:
-            raise TapError(f"query position {self.highest} asked, but the text has {queries} tokens here")
+            raise TapError(f"query position {self.highest} asked, but the text has tokens 0 to {queries - 1} here")
         self.queries = self.queries.to(query.device)  # moved once, not for every layer
         return self.queries
 
@@ -178,11 +199,29 @@ def inside_backward() -> bool:
     return bool(torch._C._current_graph_task_id() != -1)
 
 
-def _padded(queries: Sequence[Sequence[int]]) -> Tensor:
+def _padded(queries: object) -> Tensor:
     """[batch, query], short items filled with their own first position: a real row, never a pad row."""
-    width = max((len(item) for item in queries), default=0)
+    nested = "queries: allowed is one list of token positions for each text of the batch, such as [[3, 4], [2]]"
+    if isinstance(queries, str | bytes) or not isinstance(queries, Iterable):
+        raise TapError(f"{nested}; got {queries!r}")
+    lists = list(queries)
+    if any(isinstance(item, str | bytes | Set) or not isinstance(item, Iterable) or _is_number(item) for item in lists):
+        raise TapError(f"{nested}; got {lists!r}")
+    found = [whole_numbers(item, "query positions", least=0, error=TapError) for item in lists]
+    width = max(map(len, found), default=0)
     if width == 0:
         raise TapError("the request names no query position")
-    if any(position < 0 for item in queries for position in item):
-        raise TapError("query positions count from 0; negative ones are not allowed")
-    return torch.tensor([[*item, *[item[0] if item else 0] * (width - len(item))] for item in queries])
+    return torch.tensor([[*item, *[item[0] if item else 0] * (width - len(item))] for item in found])
+
+
+def _is_number(item: object) -> bool:
+    """Whether this is a tensor or array of no axis, which says that it can be iterated and cannot."""
+    return getattr(item, "ndim", None) == 0
+
+
+def _checked_edits(edits: object) -> tuple[Edit, ...]:
+    found = tuple(edits) if isinstance(edits, Iterable) else (edits,)
+    wrong = [edit for edit in found if not isinstance(edit, EdgeEdit | HeadEdit)]
+    if wrong or not isinstance(edits, Iterable):
+        raise TapError(f"edits: allowed is a list of EdgeEdit and HeadEdit; got {edits!r}")
+    return found

@@ -20,7 +20,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from probe.edits import EdgeEdit, HeadEdit, apply_edges, edge_bias, zero_heads
+from probe.edits import STACKS, EdgeEdit, HeadEdit, apply_edges, edge_bias, zero_heads
 from probe.errors import TapError
 from probe.labels import Layer, label_modules, layer_of
 from probe.projection import Handed, followed
@@ -46,6 +46,7 @@ def tap(model: nn.Module, request: RowRequest) -> Iterator[RowRequest]:
     the first one's edits and is refused. A request given by keyword goes before the tap's.
     Raises TapError where the model's family does not pass through transformers' attention interface.
     """
+    _check_request(request)
     with attached(model), _following(unwrapped(model), request), _served(unwrapped(model), request):
         yield request
     if not request.seen:
@@ -53,6 +54,13 @@ def tap(model: nn.Module, request: RowRequest) -> Iterator[RowRequest]:
             f"no attention of {type(unwrapped(model)).__name__} came through the tap: nothing ran, it ran in another "
             "thread or process, or its layers do not pass through transformers' attention interface"
         )
+    indices = {layer.index for layer in request.seen}
+    request.check_layers(indices=indices, stacks=sorted({layer.stack for layer in request.seen}))
+
+
+def _check_request(request: object) -> None:
+    if not isinstance(request, RowRequest):
+        raise TapError(f"request {request!r}: allowed is a RowRequest, such as RowRequest([[3]])")
 
 
 @contextlib.contextmanager
@@ -116,6 +124,8 @@ def attached(model: nn.Module) -> Iterator[None]:
 
     Nested and concurrent blocks on one model are counted; the last one restores the previous implementation.
     """
+    if not isinstance(model, nn.Module):
+        raise TapError(f"{model!r} is no model: the tap needs a PreTrainedModel, such as loaded.backbone")
     reason = virtual_tokens(model) or why_not_tappable(unwrapped(model))
     if reason:
         raise TapError(reason)
@@ -147,7 +157,10 @@ def _tapped_attention(
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """The registered attention function: SDPA's output, and the request's rows and edits beside it."""
-    request = kwargs.pop("rows", None) or _request_of(module)
+    given = kwargs.pop("rows", None)
+    if given is not None:
+        _check_request(given)
+    request = given or _request_of(module)
     if kwargs.get("indices") is not None:
         raise TapError(f"{type(module).__name__} attends to chosen indices only; the tap does not compute that")
     causal = is_causal if is_causal is not None else getattr(module, "is_causal", True)
@@ -222,7 +235,10 @@ def _serve(
     dropout: float,
 ) -> Tensor:
     """Fill the request with this layer's rows; return the output, edited where the request says so."""
-    layer = request.place(layer_of(module), depths=getattr(module, "_cijing_depths", 0))
+    label = layer_of(module)
+    if not request.seen:  # before a long pass and not behind it
+        request.check_layers(indices=module._cijing_indices, stacks=STACKS)  # type: ignore[arg-type]
+    layer = request.place(label, depths=getattr(module, "_cijing_depths", 0))
     edits = request.edits_of(layer)
     if edits and dropout > 0.0:
         raise TapError("edits are for evaluation: call model.eval() first, dropout would act on unedited rows only")
