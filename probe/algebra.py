@@ -14,8 +14,9 @@ BOUND = 1e-5  # of the largest number, where that is above 1
 
 
 def gap(ours: ArrayLike, own: ArrayLike) -> float:
-    """Give the largest difference, as a share of the model's largest number where that is above 1; inf for shapes
-    that do not fit. Where the model has -inf (a masked key) ours must have it too.
+    """Give the largest difference, as a share of the model's largest number where that is above 1.
+
+    Where the model has -inf (a masked key) ours must have it too. Shapes that do not fit give inf.
     """
     a, b = np.asarray(ours, dtype=np.float64), np.asarray(own, dtype=np.float64)
     if a.shape != b.shape or not a.size:
@@ -158,8 +159,9 @@ def relative_buckets(distances: ArrayLike, *, buckets: int, furthest: int, both_
 
 
 def alibi_slopes(heads: int) -> Floats:
-    """Give ALiBi's slope of each head (Press et al. 2022): 2^(−8 i / n), for other numbers than powers of two those
-    of the next lower one, then every other one of the next higher.
+    """Give ALiBi's slope of each head: 2^(−8 i / n) (Press et al. 2022).
+
+    For other numbers than powers of two: those of the next lower one, then every other one of the next higher.
     """
     lower = 2 ** int(np.floor(np.log2(heads)))
     slopes = 2.0 ** (-8.0 * np.arange(1, lower + 1) / lower)

@@ -147,8 +147,9 @@ def _handed(call: AttentionCall) -> HandedOver:
 
 
 def handed_eagerly(attention: ModuleCall, grids: Sequence[FunctionCall], tokens: int) -> HandedOver | None:
-    """What eager attention itself multiplied, for a family that does not pass through the tap; None where its scores
-    hold more than query · key, a bias that the module was given, and a mask.
+    """What eager attention itself multiplied, for a family that does not pass through the tap.
+
+    None where its scores hold more than query · key, a bias that the module was given, and a mask.
     """
     softmaxes = [call for call in grids if call.name == "softmax" and call.given and call.result.ndim == 3]
     products = [call for call in grids if call.name in PRODUCTS and len(call.given) >= 2 and call.result.ndim == 3]
@@ -205,9 +206,9 @@ def _recording(backbone: nn.Module, recorder: _Recorder) -> Iterator[None]:
         recorder.inside, recorder.calls, recorder.grids = True, [], []
 
     def leave(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        if recorder.found if recorder.wanted is None else recorder.entered == recorder.wanted:
-            if recorder.kept is None:
-                recorder.kept = (recorder.entered, recorder.calls, recorder.grids)
+        wanted = recorder.found if recorder.wanted is None else recorder.entered == recorder.wanted
+        if wanted and recorder.kept is None:
+            recorder.kept = (recorder.entered, recorder.calls, recorder.grids)
         recorder.entered += 1
         recorder.inside = False
 
