@@ -90,7 +90,8 @@ def walk(
     trace = trace_block(loaded, route, batch_for(loaded, [item.tokens.ids]), layers[chosen])
     if trace.handed is None:
         raise ModelError(
-            f"{loaded.name} cannot be walked through: {route.reason}, so queries and keys are not handed over"
+            f"{loaded.name} cannot be walked through: its scores hold more than query · key, one bias and a mask "
+            f"({route.reason})"
         )
     way = Way(
         loaded=loaded,
