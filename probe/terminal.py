@@ -3,7 +3,7 @@
 import sys
 import time
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TextIO
 
@@ -104,6 +104,21 @@ def print_changes(
         if rows:
             console.print()
             console.print(text_table(columns, rows))
+
+
+def print_steps(console: Console, steps: Iterable[tuple[str, str, Sequence[tuple[str, str]], str]]) -> None:
+    """Print steps of a calculation; each is (title, formula on one line, rows of (name, numbers), what it came to)."""
+    for number, (title, formula, rows, verdict) in enumerate(steps, 1):
+        heading = Text(f"{number} {visible(title)}", "bold")
+        if formula:
+            heading.append(f"   {visible(formula)}", "not bold")
+        _print_line(console, heading)
+        width = max((cell_len(visible(name)) for name, _ in rows), default=0)
+        for name, numbers in rows:
+            _print_line(console, Text(f"  {_padded(visible(name), width)}  {visible(numbers)}"))
+        if verdict:
+            _print_line(console, Text(f"  {visible(verdict)}", "dim"))
+        _print_line(console, Text(""))
 
 
 @contextmanager

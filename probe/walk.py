@@ -13,7 +13,7 @@ import torch
 
 from probe.algebra import BOUND, Floats
 from probe.blocktrace import trace_block
-from probe.capture import prepare
+from probe.capture import Progress, prepare
 from probe.cases import case_of
 from probe.errors import ModelError
 from probe.labels import Layer
@@ -66,10 +66,11 @@ def walk(
     head: int = 0,
     occurrence: int = 1,
     route: Route | None = None,
+    progress: Progress | None = None,
 ) -> Walk:
     """Follow one word through one layer and head; layer None takes the middle one.
 
-    A word cut into several tokens is followed at its last. Of an encoder-decoder the encoder is walked through.
+    progress counts the passes through the model. A word cut into several tokens is followed at its last. Of an encoder-decoder the encoder is walked through.
     Raises ModelError for a layer or head that is not there and a model that is not float32, SpanError for a word that
     the text does not have.
     """
@@ -78,7 +79,10 @@ def walk(
         raise ModelError(f"{loaded.name} is {str(loaded.dtype).removeprefix('torch.')}: the walk compares in float32")
     if len(item.tokens.ids) > LONGEST:
         raise ModelError(f"the text has {len(item.tokens.ids)} tokens; the walk takes at most {LONGEST}")
+    tell = progress or (lambda done, total: None)
+    tell(0, 3)
     route = route or route_of(loaded)
+    tell(1, 3)
     stack = "encoder" if loaded.kind == "encoder-decoder" else loaded.kind
     layers = {found.index: found for found in route.layers if found.stack == stack}
     depth = tuple(sorted(layers))
@@ -93,6 +97,7 @@ def walk(
             f"{loaded.name} cannot be walked through: its scores hold more than query · key, one bias and a mask "
             f"({route.reason})"
         )
+    tell(2, 3)
     way = Way(
         loaded=loaded,
         trace=trace,
@@ -102,6 +107,7 @@ def walk(
         head=head,
     )
     rows, writes = _follow(way)
+    tell(3, 3)
     return Walk(
         model=loaded.name, text=text, tokens=way.labels, target=way.target, layer=layers[chosen], head=head,
         heads=route.heads, kv_head=way.kv_head, depth=depth, position=way.position, steps=tuple(way.steps), rows=rows,

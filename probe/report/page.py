@@ -17,6 +17,7 @@ from markupsafe import Markup
 from probe.colours import attention_colours
 from probe.errors import FigureError
 from probe.messages import LANGUAGES, Language, message, messages_under
+from probe.report.cells import cells_of
 from probe.report.numbers import column_text, is_numeric, value_html
 from probe.report.sections import Cell, CheckRow, Section, Table
 from probe.report.sentences import direction_of, pack_sentences, safe_json
@@ -120,6 +121,7 @@ def _render(sections: Sequence[Section], head: _Head, *, viewers: dict[str, _Vie
             columns_of=lambda table: _columns(table, language),
             check_counts=_check_counts,
             full_rows=_FULL_ROWS,
+            cells_of=cells_of,
             number=lambda value: value_html(value, missing=message("table.missing", language)),
         )
     )
