@@ -70,8 +70,8 @@ def walk(
 ) -> Walk:
     """Follow one word through one layer and head; layer None takes the middle one.
 
-    progress counts the passes through the model. A word cut into several tokens is followed at its last. Of an encoder-decoder the encoder is walked through.
-    Raises ModelError for a layer or head that is not there and a model that is not float32, SpanError for a word that
+    A word cut into several tokens is followed at its last. Of an encoder-decoder the encoder is walked through.
+    progress counts three stages. Raises ModelError for a layer or head that is not there and a model that is not float32, SpanError for a word that
     the text does not have.
     """
     (item,) = prepare(loaded, [case_of(text, target=target, occurrence=occurrence)])

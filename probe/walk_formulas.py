@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from probe.report.formulas import Formula, over, power, root, row, sub, total
+from probe.report.formulas import Formula, named, over, power, root, row, sub, times, total
 
 _X = sub("x", "t")
 
@@ -22,7 +22,7 @@ def _turned(step: str, form: str) -> Formula | None:
     angle = sub("θ", "i")
 
     def part(sign: str, one: str, other: str) -> Formula:
-        return row(sub(name, _index(one)), "cos", angle, sign, sub(name, _index(other)), "sin", angle)
+        return row(sub(name, _index(one)), named("cos", angle), sign, sub(name, _index(other)), named("sin", angle))
 
     return row("(", part("−", first, second), ",", part("+", second, first), ")")
 
@@ -48,28 +48,29 @@ _NORMS: dict[str, Formula] = {
     ),
 }  # fmt: skip
 _PROJECTED: Callable[[str, str], Formula] = lambda name, matrix: row(  # noqa: E731
-    name, "=", sub("W", matrix), "x", "+", sub("b", matrix)
+    name, "=", times(sub("W", matrix), "x"), "+", sub("b", matrix)
 )
 _FORMS: dict[tuple[str, str], Formula] = {
     ("table_row", ""): row(sub("e", "t"), "=", "E", "[", sub("w", "t"), "]"),
     ("position_row", ""): row(sub("p", "t"), "=", "P", "[", "t", "]"),
     ("position_row", "sinusoidal"): row(
-        sub("p", row("t", ",", "2", "i")), "=", "sin", over("t", power("10000", row("2", "i", "/", "d"))), ",",
-        sub("p", row("t", ",", "2", "i", "+", "1")), "=", "cos", over("t", power("10000", row("2", "i", "/", "d"))),
+        sub("p", row("t", ",", "2", "i")), "=", named("sin", over("t", power("10000", row("2", "i", "/", "d")))), ",",
+        sub("p", row("t", ",", "2", "i", "+", "1")), "=", named("cos", over("t", power("10000", row("2", "i", "/", "d")))),
     ),
     ("added", ""): row(_X, "=", sub("e", "t"), "+", sub("p", "t")),
     ("query", ""): _PROJECTED("q", "Q"),
     ("key", ""): _PROJECTED("k", "K"),
     ("value", ""): _PROJECTED("v", "V"),
     ("query_scaled", ""): over("q", root("d")),
-    ("angles", ""): row("cos", sub("θ", "i"), ",", sub("θ", "i"), "=", over("t", power("b", row("2", "i", "/", "r")))),
+    ("angles", ""): row(named("cos", sub("θ", "i")), ",", sub("θ", "i"), "=", over("t", power("b", row("2", "i", "/", "r")))),
     ("scores", ""): row(sub("s", "j"), "=", "q", "·", sub("k", "j")),
-    ("scaled", ""): row(over(sub("s", "j"), root("d"))),
+    ("scaled", ""): over(sub("s", "j"), root("d")),
+    ("scaled", "by_number"): row("c", "·", sub("s", "j")),
     ("softcap", ""): row("c", "·", "tanh", "(", over(sub("s", "j"), "c"), ")"),
     ("bias_row", "alibi"): row(sub("b", "j"), "=", "m", "·", "(", "j", "−", "t", ")"),
     ("biased", ""): row(sub("s", "j"), "+", sub("b", "j")),
     ("weights", ""): _softmax(),
-    ("mixed", ""): row("o", "=", total("j", sub("a", "j"), sub("v", "j"))),
+    ("mixed", ""): row("o", "=", total("j", times(sub("a", "j"), sub("v", "j")))),
     ("heads", ""): row("[", sub("o", "1"), ";", "…", ";", sub("o", "H"), "]"),
     ("written", ""): row("y", "=", sub("W", "O"), "[", sub("o", "1"), ";", "…", ";", sub("o", "H"), "]", "+", "b"),
     ("residual", ""): row("x", "+", "y"),

@@ -10,34 +10,35 @@ SHOWN = 6  # numbers of a long vector
 _WRITTEN_OUT = 16
 _MOST_ROWS = 8
 
-Lines = tuple[str, str, list[tuple[str, str]], str]  # title, formula, rows of (name, numbers), verdict
+Lines = tuple[str, str, tuple[str, ...], list[tuple[str, ...]], str]
+"""Title, formula, paragraphs, rows of a name and its cells, verdict."""
 
 
 def lines_of(steps: tuple[StepBlock, ...]) -> Iterator[Lines]:
-    """Give each step as title, formula on one line, rows and verdict; columns that have names come first."""
+    """Give each step as print_steps wants it; where numbers belong to tokens, the tokens stand above them."""
     for step in steps:
         formula = "" if step.formula is None else " ".join(linear_text(step.formula).split())
-        rows: list[tuple[str, str]] = [("", paragraph) for paragraph in step.text] if not step.vectors else []
+        rows: list[tuple[str, ...]] = []
         columns: tuple[str, ...] = ()
         for vector in step.vectors[:_MOST_ROWS]:
             if vector.columns and vector.columns != columns:
-                rows.append(("", "  ".join(vector.columns)))
+                rows.append(("", *vector.columns))
                 columns = vector.columns
-            rows.append((vector.label, _numbers(vector)))
+            rows.append((vector.label, *_cells(vector)))
         if len(step.vectors) > _MOST_ROWS:
-            rows.append(("…", f"{len(step.vectors) - _MOST_ROWS} more"))
-        yield step.title, formula, rows, step.verdict
+            rows.append((f"… {len(step.vectors) - _MOST_ROWS}",))
+        yield step.title, formula, step.text, rows, step.verdict
 
 
-def _numbers(vector: Vector) -> str:
+def _cells(vector: Vector) -> tuple[str, ...]:
     values = vector.values
     if len(values) <= _WRITTEN_OUT:
-        return "  ".join(_written(float(value), vector.decimals) for value in values)
-    first = "  ".join(_written(float(value), vector.decimals) for value in values[:SHOWN])
-    return f"{first}  …  ({len(values)}, ‖·‖ {np.linalg.norm(values):.4g})"
+        return tuple(_written(float(value), vector.decimals) for value in values)
+    first = tuple(_written(float(value), vector.decimals) for value in values[:SHOWN])
+    return (*first, f"… {len(values)}", f"‖ {np.linalg.norm(values):.4g} ‖")
 
 
 def _written(value: float, decimals: int) -> str:
     if not np.isfinite(value):
         return "−∞" if value < 0 else "–"
-    return f"{value:.{decimals}f}"
+    return f"{value + 0.0:.{decimals}f}"

@@ -108,8 +108,8 @@ WALK: dict[str, tuple[str, str]] = {
     # The real model
     "real": ("The same steps in {model}", "{model} 里的同样步骤"),
     "real_text": (
-        "{token} in layer {layer}, head {head}, of “{text}”. {equal} of {count} steps were computed here from the model's numbers of the step before, and equal its own to 10⁻⁵; {listed} are not exposed by this family and say why. A gap is a share of the largest number, where that is above 1.",
-        "“{text}”中的 {token}，第 {layer} 层，第 {head} 个头。{count} 步中有 {equal} 步由模型上一步的数在这里重新算出，与模型自己的数相差不到 10⁻⁵；{listed} 步是这一模型族不给出的，各说明原因。最大数超过 1 时，差按占最大数的比例计。",
+        "{token} in layer {layer}, head {head}, of “{text}”. {equal} of {count} steps were computed here from the model's numbers of the step before, and equal its own to 10⁻⁵; not exposed by this family, each with the reason: {listed}. A gap is a share of the largest number, where that is above 1.",
+        "“{text}”中的 {token}，第 {layer} 层，第 {head} 个头。{count} 步中有 {equal} 步由模型上一步的数在这里重新算出，与模型自己的数相差不到 10⁻⁵；这一模型族不给出的有 {listed} 步，各附原因。最大数超过 1 时，差按占最大数的比例计。",
     ),
     "kind_learned": (
         "Position: one learned row for each place is added to the embedding.",
@@ -229,6 +229,8 @@ WALK: dict[str, tuple[str, str]] = {
     ),
     "form_scaled_before": ("divided by √d already here", "在这里就除以 √d"),
     "form_by_base": ("angle = place / base^(2i / d), base", "角度 = 位置 / 底数^(2i / d)，底数"),
+    "form_by_root": ("divided by √d, that is times", "除以 √d，即乘以"),
+    "form_by_number": ("times a number of the model's own, c =", "乘以模型自定的数，c ="),
     "form_buckets": (
         "near distances have a number of their own, far ones share (T5)",
         "近的距离各有一个数，远的共用（T5）",

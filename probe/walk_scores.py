@@ -22,7 +22,8 @@ def weight_steps(way: Way) -> Floats:
     scores = np.einsum("hd,hkd->hk", h.query[:, t].astype(np.float64), keys)
     _grid_step(way, "scores", scores, tuple(name for name in PRODUCTS if name != "baddbmm"))
     current = scores * terms.scaling
-    _grid_step(way, "scaled", current, (), detail=f"{terms.scaling:.6g}")
+    form = "by_root" if abs(terms.scaling * h.query.shape[2] ** 0.5 - 1.0) < 1e-6 else "by_number"
+    _grid_step(way, "scaled", current, (), form=form, detail=f"{terms.scaling:.6g}")
     if terms.softcap is not None:
         current = terms.softcap * np.tanh(current / terms.softcap)
         _grid_step(way, "softcap", current, (), detail=f"{terms.softcap:g}")
@@ -113,10 +114,10 @@ def _over_heads(grid: torch.Tensor, target: int, shape: tuple[int, ...]) -> Floa
     return np.broadcast_to(rows[:, min(target, rows.shape[1] - 1), : shape[1]], shape)
 
 
-def _grid_step(way: Way, name: str, ours: Floats, functions: tuple[str, ...], detail: str = "") -> None:
+def _grid_step(way: Way, name: str, ours: Floats, functions: tuple[str, ...], form: str = "", detail: str = "") -> None:
     own = _grid(way, ours, functions)
     kept = None if own is None else own[way.head]
-    way.add(name, ours[way.head], kept, columns=way.labels, detail=detail, **_held(kept))
+    way.add(name, ours[way.head], kept, columns=way.labels, form=form, detail=detail, **_held(kept))
 
 
 def _held(own: Any) -> dict[str, str]:

@@ -2,15 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from probe.messages import Language, message
 from probe.report import Section, StepBlock, Table, Vector, percent, render_report
-from probe.walk import Walk
 from probe.walk_formulas import formula_of
-from probe.way import Step
 from probe.worked import (
     Example,
     attention_step,
@@ -20,6 +18,10 @@ from probe.worked import (
     softmax_growth,
     worked_example,
 )
+
+if TYPE_CHECKING:
+    from probe.walk import Walk
+    from probe.way import Step
 
 REAL_HEADS = 4
 GROWTH_DIMS = (4, 16, 64, 256, 1024)
@@ -59,7 +61,7 @@ def example_heads(language: Language) -> StepBlock:
     return StepBlock(title=voice.say("heads_example"), text=(voice.say("heads_example_text"),), vectors=tuple(vectors))
 
 
-def real_heads(walk: Walk, language: Language) -> StepBlock:
+def real_heads(walk: "Walk", language: Language) -> StepBlock:
     """Give up to four heads of the walk's layer, the asked one among them: weights on each token."""
     voice = _Voice(language=language)
     first = min(walk.head, max(0, walk.heads - REAL_HEADS))
@@ -77,7 +79,7 @@ def real_heads(walk: Walk, language: Language) -> StepBlock:
     return StepBlock(title=title, vectors=tuple(vectors))
 
 
-def walk_steps(walk: Walk, language: Language) -> tuple[StepBlock, ...]:
+def walk_steps(walk: "Walk", language: Language) -> tuple[StepBlock, ...]:
     """Give a real model's steps, each beside the model's own number, or with the reason why there is none."""
     voice = _Voice(language=language)
     tokens = voice.say("tokens_text", count=len(walk.tokens), token=_token(walk))
@@ -88,7 +90,7 @@ def walk_steps(walk: Walk, language: Language) -> tuple[StepBlock, ...]:
     return (first, *(_block(voice, walk, step) for step in walk.steps))
 
 
-def walk_sections(walk: Walk, language: Language) -> tuple[Section, ...]:
+def walk_sections(walk: "Walk", language: Language) -> tuple[Section, ...]:
     """Give the whole page: example, real model, heads, the softmax as d grows, one map against several."""
     voice = _Voice(language=language)
     title = voice.say("example")
@@ -118,7 +120,7 @@ def example_text() -> str:
     return "".join(worked_example().tokens)
 
 
-def page_of_walk(walk: Walk, language: Language) -> str:
+def page_of_walk(walk: "Walk", language: Language) -> str:
     """Give the whole page as one string."""
     title, subtitle = page_title(walk, language)
     return render_report(
@@ -130,13 +132,13 @@ def page_of_walk(walk: Walk, language: Language) -> str:
     )
 
 
-def page_title(walk: Walk, language: Language) -> tuple[str, str]:
+def page_title(walk: "Walk", language: Language) -> tuple[str, str]:
     """Give the page's title and subtitle."""
     voice = _Voice(language=language)
     return voice.say("title", text=walk.text), voice.say("subtitle", model=walk.model)
 
 
-def provenance(walk: Walk, language: Language) -> tuple[tuple[str, str], ...]:
+def provenance(walk: "Walk", language: Language) -> tuple[tuple[str, str], ...]:
     """Give what the foot of the page says of how it was made."""
     voice = _Voice(language=language)
     return (
@@ -147,7 +149,7 @@ def provenance(walk: Walk, language: Language) -> tuple[tuple[str, str], ...]:
     )  # fmt: skip
 
 
-def real_summary(walk: Walk, language: Language) -> str:
+def real_summary(walk: "Walk", language: Language) -> str:
     """Give the walk in one sentence: where it goes, and how many steps came out equal."""
     counted = [step for step in walk.steps if step.form != "given"]
     return _Voice(language=language).say(
@@ -245,7 +247,7 @@ def _attention_blocks(voice: _Voice, example: Example) -> Iterator[StepBlock]:
     )
 
 
-def _block(voice: _Voice, walk: Walk, step: Step) -> StepBlock:
+def _block(voice: _Voice, walk: "Walk", step: "Step") -> StepBlock:
     described = [voice.say(f"form_{step.form}")] if step.form else []
     text = " ".join([*described, step.detail]).strip()
     return StepBlock(
@@ -258,7 +260,7 @@ def _block(voice: _Voice, walk: Walk, step: Step) -> StepBlock:
     )
 
 
-def verdict_of(step: Step, language: Language) -> str:
+def verdict_of(step: "Step", language: Language) -> str:
     """Give what one step came to: its gap, or why there is none."""
     voice = _Voice(language=language)
     if step.missing:
@@ -277,7 +279,7 @@ def _power_of_ten(value: float) -> str:
     return f"{digits} × 10{raised}"
 
 
-def _vectors(voice: _Voice, walk: Walk, step: Step) -> Iterator[Vector]:
+def _vectors(voice: _Voice, walk: "Walk", step: "Step") -> Iterator[Vector]:
     """One vector by the formula and as the model has it, or, of many, the model's own."""
     numbers = step.numbers
     if numbers is None:
@@ -300,7 +302,7 @@ def _vectors(voice: _Voice, walk: Walk, step: Step) -> Iterator[Vector]:
         )
 
 
-def _single_section(voice: _Voice, walk: Walk) -> Iterator[Section]:
+def _single_section(voice: _Voice, walk: "Walk") -> Iterator[Section]:
     if walk.writes is None or walk.heads < 2:
         return
     found = best_single_map(walk.rows, walk.writes)
@@ -326,10 +328,10 @@ def _single_section(voice: _Voice, walk: Walk) -> Iterator[Section]:
     )
 
 
-def _token(walk: Walk) -> str:
+def _token(walk: "Walk") -> str:
     return walk.tokens[walk.target] or "∅"
 
 
-def _columns(walk: Walk) -> tuple[str, ...]:
+def _columns(walk: "Walk") -> tuple[str, ...]:
     """The tokens as column names; one that carries no text would be a blank."""
     return tuple(token if token.strip() else "␣" for token in walk.tokens)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from probe.errors import FigureError
 
 _LEAVES = ("mi", "mn", "mo", "mtext")
+_SIGNS = {sign: f" {sign} " for sign in "=+−×⊙·"} | {"\u2062": " ", ",": ", ", ";": "; "}
 _BRANCHES = {"mrow": None, "msub": 2, "msup": 2, "msubsup": 3, "mfrac": 2, "msqrt": 1, "munder": 2, "mover": 2}
 
 
@@ -39,6 +40,17 @@ def words(text: str) -> Formula:
     return Formula(tag="mtext", text=text)
 
 
+def named(function: str, *argument: Part) -> Formula:
+    """Give a named function of an argument, as sin θ."""
+    return row(words(f"{function}\u00a0"), *argument)
+
+
+def times(*factors: Part) -> Formula:
+    """Give a product without a sign."""
+    parts = [part for factor in factors for part in (Formula(tag="mo", text="\u2062"), factor)]
+    return row(*parts[1:])
+
+
 def sub(base: Part, index: Part) -> Formula:
     """Give a base with an index below."""
     return Formula(tag="msub", parts=(_leaf(base), _leaf(index)))
@@ -69,7 +81,7 @@ def linear_text(formula: Formula) -> str:
     inner = [linear_text(part) for part in formula.parts]
     match formula.tag:
         case "mo":
-            return f" {formula.text} " if formula.text in "=+−≤×⊙·≈→" else formula.text
+            return _SIGNS.get(formula.text, formula.text)
         case "mrow":
             return "".join(inner)
         case "msub":
