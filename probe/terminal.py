@@ -117,7 +117,7 @@ def print_steps(
             heading.append(f"   {visible(formula)}", "not bold")
         _print_line(console, heading)
         for paragraph in text:
-            console.print(Padding(_text(paragraph), (0, 0, 0, 2)))
+            console.print(Padding.indent(_text(paragraph), 2))
         for line in _aligned(rows):
             _print_line(console, Text(f"  {line}"))
         if verdict:

@@ -50,19 +50,22 @@ _NORMS: dict[str, Formula] = {
 _PROJECTED: Callable[[str, str], Formula] = lambda name, matrix: row(  # noqa: E731
     name, "=", times(sub("W", matrix), "x"), "+", sub("b", matrix)
 )
+_RATE = over("t", power("10000", row("2", "i", "/", "d")))
 _FORMS: dict[tuple[str, str], Formula] = {
     ("table_row", ""): row(sub("e", "t"), "=", "E", "[", sub("w", "t"), "]"),
     ("position_row", ""): row(sub("p", "t"), "=", "P", "[", "t", "]"),
     ("position_row", "sinusoidal"): row(
-        sub("p", row("t", ",", "2", "i")), "=", named("sin", over("t", power("10000", row("2", "i", "/", "d")))), ",",
-        sub("p", row("t", ",", "2", "i", "+", "1")), "=", named("cos", over("t", power("10000", row("2", "i", "/", "d")))),
+        sub("p", row("t", ",", "2", "i")), "=", named("sin", _RATE), ",",
+        sub("p", row("t", ",", "2", "i", "+", "1")), "=", named("cos", _RATE),
     ),
     ("added", ""): row(_X, "=", sub("e", "t"), "+", sub("p", "t")),
     ("query", ""): _PROJECTED("q", "Q"),
     ("key", ""): _PROJECTED("k", "K"),
     ("value", ""): _PROJECTED("v", "V"),
     ("query_scaled", ""): over("q", root("d")),
-    ("angles", ""): row(named("cos", sub("θ", "i")), ",", sub("θ", "i"), "=", over("t", power("b", row("2", "i", "/", "r")))),
+    ("angles", ""): row(
+        named("cos", sub("θ", "i")), ",", sub("θ", "i"), "=", over("t", power("b", row("2", "i", "/", "r"))),
+    ),
     ("scores", ""): row(sub("s", "j"), "=", "q", "·", sub("k", "j")),
     ("scaled", ""): over(sub("s", "j"), root("d")),
     ("scaled", "by_number"): row("c", "·", sub("s", "j")),
