@@ -26,7 +26,7 @@ def gap(ours: ArrayLike, own: ArrayLike) -> float:
         return float("inf")
     if not finite.any():
         return 0.0
-    return float(np.abs(a - b)[finite].max() / max(1.0, np.abs(b[finite]).max()))
+    return float(np.abs(a[finite] - b[finite]).max() / max(1.0, np.abs(b[finite]).max()))
 
 
 def agrees(ours: ArrayLike, own: ArrayLike) -> bool:

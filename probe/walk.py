@@ -72,7 +72,7 @@ def walk(
 
     A word cut into several tokens is followed at its last. Of an encoder-decoder the encoder is walked through.
     progress counts three stages. Raises ModelError for a layer or head that is not there, for a model that is not
-    float32 and for a family that cannot be followed, SpanError for a word that the text does not have.
+    float32 and for a family that cannot be followed, CasesError for a word that the text does not have.
     """
     (item,) = prepare(loaded, [case_of(text, target=target, occurrence=occurrence)])
     if loaded.dtype != torch.float32:

@@ -17,13 +17,13 @@ WALK: dict[str, tuple[str, str]] = {
         "“我喜欢苹果”按三个词元读，每个词元四个数，由“苹果”去看其他词。这些数来自一篇入门文章；下面每一步都由它们算出。",
     ),
     "colours": (
-        "Red is above zero, blue below; the deeper, the further away. One scale for the rows of a table. Weights lie between 0 and 1 and are blue.",
-        "红色大于零，蓝色小于零，颜色越深离零越远；同一表内各行用同一刻度。权重在 0 与 1 之间，用蓝色。",
+        "Red is above zero, blue below; the deeper, the further away. One scale for the rows of a table; in strips the deepest colour stands for the largest twentieth. Weights lie between 0 and 1 and are blue.",
+        "红色大于零，蓝色小于零，颜色越深离零越远；同一表内各行用同一刻度；长条里最深的颜色是最大的二十分之一。权重在 0 与 1 之间，用蓝色。",
     ),
     "position": ("Position: added to the embedding", "位置：加到词向量上"),
     "position_text": (
         "The article gives the third token the position [0, 0, 1, 0]. That is an illustration: the true sinusoidal rows are below, none of them is 0 and 1 only but the first, and none is learned.",
-        "文章给第三个词元的位置是 [0, 0, 1, 0]。这只是示意：真正的正弦位置见下，除第一行外没有一行只由 0 和 1 组成，也没有一行是学出来的。",
+        "文章给第三个词元的位置是（0、0、1、0）。这只是示意：真正的正弦位置见下，除第一行外没有一行只由 0 和 1 组成，也没有一行是学出来的。",
     ),
     "embedding_row": ("embedding of 苹果", "苹果 的词向量"),
     "position_row": ("position, as in the article", "位置（文章的示意）"),

@@ -285,6 +285,8 @@ def _vectors(voice: _Voice, walk: "Walk", step: "Step") -> Iterator[Vector]:
     if numbers is None:
         return
     names = step.rows or (_token(walk),)
+    if step.name == "heads":
+        names = tuple(voice.say("head_row", number=number) for number in names)
     sides = (("by_formula", step.ours), ("in_model", step.own))
     pairs = [(voice.say(key), part[0]) for key, part in sides if part is not None]
     if len(numbers) > 1 or step.form == "given":

@@ -9,6 +9,7 @@ from probe.report.sections import StepBlock, Vector
 
 WRITTEN_OUT = 16  # numbers; a longer vector becomes a strip
 STRIP = 48  # cells of a strip
+STRIP_SHARE = 0.95  # of a strip's numbers lie below the deepest colour
 SHADES = 8  # on each side of zero
 
 
@@ -65,7 +66,10 @@ def _largest(vector: Vector) -> float:
     if vector.shares:
         return 1.0
     finite = np.abs(vector.values[np.isfinite(vector.values)])
-    return float(finite.max()) if finite.size else 0.0
+    if not finite.size:
+        return 0.0
+    # Of a long vector a few numbers may dwarf the rest, which would leave the strip blank.
+    return float(finite.max() if len(finite) <= WRITTEN_OUT else np.quantile(finite, STRIP_SHARE) or finite.max())
 
 
 def _row(vector: Vector, largest: float) -> Row:

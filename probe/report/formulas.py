@@ -20,7 +20,8 @@ class Formula:
     def __post_init__(self) -> None:
         if self.tag not in (*_LEAVES, *_BRANCHES):
             raise FigureError(f"formula element {self.tag!r}: allowed are {', '.join((*_LEAVES, *_BRANCHES))}")
-        if bool(self.parts) == (self.tag in _LEAVES) or (self.parts and self.text):
+        leaf = self.tag in _LEAVES
+        if leaf != bool(self.text) or leaf == bool(self.parts):
             raise FigureError(f"formula element {self.tag!r}: a leaf has text, a branch has parts")
         count = _BRANCHES.get(self.tag)
         if count is not None and len(self.parts) != count:
@@ -111,4 +112,5 @@ def _leaf(part: Part) -> Formula:
 
 
 def _grouped(text: str) -> str:
-    return text if len(text) <= 2 or text.replace("_", "").isalnum() else f"({text})"
+    whole = len(text) <= 2 or text.replace("_", "").isalnum() or text.startswith("√")
+    return text if whole else f"({text})"
