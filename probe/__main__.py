@@ -302,6 +302,7 @@ def walk(
     device: Device = "auto",
     revision: Revision = None,
     trust_remote_code: RemoteCode = False,
+    cut_to_fit: CutToFit = False,
 ) -> None:
     """Follow attention step by step. Without options the textbook example; with a text or a model, a real layer."""
     from probe.terminal import open_console, print_steps, show_progress
@@ -326,7 +327,7 @@ def walk(
     with show_progress(patient=True) as progress:
         found = follow(
             loaded, words, target=word, layer=layer, head=head or 0, occurrence=occurrence,
-            progress=partial(progress, "passes"),
+            cut_to_fit=cut_to_fit, progress=partial(progress, "stages"),
         )  # fmt: skip
     if out:
         from probe.captures import write_whole

@@ -170,7 +170,7 @@ def _line_a_stage(stream: TextIO) -> ShowProgress:
 
 def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Rows of cells as lines: names to the left, numbers to the right of their column."""
-    shown = [[visible(cell) for cell in row] for row in rows]
+    shown = [[visible(name), *(_fitted(visible(cell)) for cell in cells)] for name, *cells in rows]
     count = max((len(row) for row in shown), default=0)
     widths = [max((cell_len(row[place]) for row in shown if place < len(row)), default=0) for place in range(count)]
     for name, *cells in shown:

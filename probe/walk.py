@@ -65,6 +65,7 @@ def walk(
     layer: int | None = None,
     head: int = 0,
     occurrence: int = 1,
+    cut_to_fit: bool = False,
     route: Route | None = None,
     progress: Progress | None = None,
 ) -> Walk:
@@ -74,7 +75,7 @@ def walk(
     progress counts three stages. Raises ModelError for a layer or head that is not there, for a model that is not
     float32 and for a family that cannot be followed, CasesError for a word that the text does not have.
     """
-    (item,) = prepare(loaded, [case_of(text, target=target, occurrence=occurrence)])
+    (item,) = prepare(loaded, [case_of(text, target=target, occurrence=occurrence)], cut=cut_to_fit)
     if loaded.dtype != torch.float32:
         raise ModelError(f"{loaded.name} is {str(loaded.dtype).removeprefix('torch.')}: the walk compares in float32")
     if len(item.tokens.ids) > LONGEST:

@@ -222,7 +222,7 @@ def test_walk_follows_a_word_through_a_layer_and_head_and_writes_the_page(
     [
         (["--layer", "99"], "has no attention layer 99; it has 0 to 2"),
         (["--head", "4"], "has no head 4; it has 0 to 3"),
-        (["x" * 3000 + "苹果"], "the text"),
+        (["我" * 100 + "苹果"], "104 tokens, but bert has 64 positions"),
     ],
 )
 def test_walk_refuses_what_the_model_has_not_and_leaves_no_page(
