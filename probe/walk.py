@@ -34,6 +34,8 @@ class Walk:
 
     model: str
     text: str
+    word: str
+    occurrence: int  # which one of the word's, from 1
     tokens: tuple[str, ...]  # slices of the text, names of special tokens
     target: int  # the token that is followed: the word's last
     layer: Layer
@@ -110,7 +112,8 @@ def walk(
     rows, writes = _follow(way)
     tell(3, 3)
     return Walk(
-        model=loaded.name, text=text, tokens=way.labels, target=way.target, layer=layers[chosen], head=head,
+        model=loaded.name, text=item.tokens.text,
+        word=target, occurrence=occurrence, tokens=way.labels, target=way.target, layer=layers[chosen], head=head,
         heads=route.heads, kv_head=way.kv_head, depth=depth, position=way.position, steps=tuple(way.steps), rows=rows,
         writes=writes,
     )  # fmt: skip

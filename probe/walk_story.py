@@ -1,5 +1,6 @@
 """The walk as a page: the textbook example, the same steps in a real model, and the questions that both raise."""
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -129,6 +130,7 @@ def page_of_walk(walk: "Walk", language: Language) -> str:
         subtitle=subtitle,
         language=language,
         manifest_rows=provenance(walk, language),
+        made_note=message("walk.made_note", language),
     )
 
 
@@ -141,12 +143,14 @@ def page_title(walk: "Walk", language: Language) -> tuple[str, str]:
 def provenance(walk: "Walk", language: Language) -> tuple[tuple[str, str], ...]:
     """Give what the foot of the page says of how it was made."""
     voice = _Voice(language=language)
+    options = [("--model", walk.model), ("--layer", walk.layer.index), ("--head", walk.head), ("--target", walk.word)]
+    options += [("--occurrence", walk.occurrence)] * (walk.occurrence > 1)
+    command = [walk.text, *(str(part) for option in options for part in option)]
     return (
         (voice.say("made_model"), walk.model),
         (voice.say("made_layer"), f"{walk.layer.index} ({walk.layer.module}), {walk.head}"),
-        (voice.say("made_command"), f"python -m probe walk --model {walk.model} --layer {walk.layer.index} "
-         f"--head {walk.head} --target {walk.tokens[walk.target]} {walk.text}"),
-    )  # fmt: skip
+        (voice.say("made_command"), f"python -m probe walk {shlex.join(command)} --out walk.html"),
+    )
 
 
 def real_summary(walk: "Walk", language: Language) -> str:
@@ -177,8 +181,9 @@ def growth_section(language: Language) -> Section:
 
 
 def _interval(part: tuple[float, float, float]) -> str:
-    mean, low, high = (f"{number:.3g}" if number >= 10 else f"{number:.3f}" for number in part)
-    return f"{mean} [{low}, {high}]"
+    mean, low, high = part
+    decimals = 1 if mean >= 10 else 3
+    return f"{mean:.{decimals}f} ± {(high - low) / 2:.{decimals}f}"
 
 
 def _position_blocks(voice: _Voice, example: Example) -> Iterator[StepBlock]:

@@ -93,6 +93,12 @@ def test_a_formula_is_mathml_and_one_line() -> None:
     assert '<math display="block"><mrow><mi>o</mi><mo>=</mo><mrow><munder><mo>∑</mo><mi>j</mi></munder>' in html
 
 
+def test_the_foot_says_which_command_makes_the_page_again(followed) -> None:
+    shown = text_of(page_of_walk(followed, "en"))
+    assert "python -m probe walk 我喜欢苹果 --model" in shown and "--layer 1 --head 2 --target 苹果" in shown
+    assert "run folder" not in shown and "--occurrence" not in shown
+
+
 BAD = "</mtext></math><script>alert(1)</script>&<b>"
 
 

@@ -40,6 +40,7 @@ class _Head:
     subtitle: str
     language: Language
     manifest_rows: tuple[tuple[str, str], ...]
+    made_note: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,13 +68,16 @@ def render_report(
     language: Language,
     subtitle: str = "",
     manifest_rows: tuple[tuple[str, str], ...] = (),
+    made_note: str = "",
 ) -> str:
     """Give the page as one string, at most PAGE_BYTES in UTF-8 unless its tables alone are larger.
 
-    Sentences that do not fit are left out and counted on the page.
+    made_note stands at the foot in place of the sentence on the run folder. Sentences that do not fit are left out
+    and counted on the page.
     """
     _check(sections, language)
-    head = _Head(title=title, subtitle=subtitle, language=language, manifest_rows=manifest_rows)
+    note = made_note or message("page.made_note", language)
+    head = _Head(title=title, subtitle=subtitle, language=language, manifest_rows=manifest_rows, made_note=note)
     bare = _render(sections, head, viewers={}, fonts="")
     budget = max(PAGE_BYTES - _RESERVE - len(bare.encode()), 0)
     viewers = {}
