@@ -40,19 +40,35 @@ if TYPE_CHECKING:
     from probe.spans import Span, TokenMap, labels_of, merge_rows, tokenize, tokens_of, words_of
     from probe.stats import bootstrap
     from probe.study import run_report
+    from probe.walk import Walk
+    from probe.walk import walk as walk_through
+    from probe.walk_story import page_of_walk, walk_sections
+    from probe.way import Step
+    from probe.worked import (
+        AttentionStep,
+        attention_step,
+        best_single_map,
+        entropy_share,
+        head_steps,
+        sinusoidal_rows,
+        softmax_growth,
+        worked_example,
+    )
 
 __all__ = [
-    "FOCUS", "WEIGHTINGS", "Capture", "CaptureOptions", "Case", "CaseSet", "CheckItem", "CheckReport", "CijingError",
-    "CutEffects", "EdgeEdit", "GenerationRows", "HeadEdit", "KnownModel", "Layer", "LoadedModel", "Measure", "Picture",
-    "Prepared", "Route", "RowRequest", "RunFolder", "Section", "Span", "StudySettings", "Table", "TokenMap", "attached",
-    "attention_table", "batch_for", "benjamini_hochberg", "bertviz_arguments", "bootstrap", "capture_cases", "case_of",
-    "check_model", "context_embedding", "contrasts_of", "cosines_by_sense", "cut_effects", "default_readout",
-    "differences", "flip_tests", "focus", "generate_rows", "head_map", "hooked_tensors", "known_models", "labels_of",
-    "layer_curve", "load_capture", "load_cases", "load_model", "merge_rows", "merged_row", "model_from_parts",
-    "most_frequent_sense", "open_run", "png_bytes", "prepare", "read_state", "render_report", "replay_rows", "route_of",
+    "FOCUS", "WEIGHTINGS", "AttentionStep", "Capture", "CaptureOptions", "Case", "CaseSet", "CheckItem", "CheckReport",
+    "CijingError", "CutEffects", "EdgeEdit", "GenerationRows", "HeadEdit", "KnownModel", "Layer", "LoadedModel",
+    "Measure", "Picture", "Prepared", "Route", "RowRequest", "RunFolder", "Section", "Span", "Step", "StudySettings",
+    "Table", "TokenMap", "Walk", "attached", "attention_step", "attention_table", "batch_for", "benjamini_hochberg",
+    "bertviz_arguments", "best_single_map", "bootstrap", "capture_cases", "case_of", "check_model", "context_embedding",
+    "contrasts_of", "cosines_by_sense", "cut_effects", "default_readout", "differences", "entropy_share", "flip_tests",
+    "focus", "generate_rows", "head_map", "head_steps", "hooked_tensors", "known_models", "labels_of", "layer_curve",
+    "load_capture", "load_cases", "load_model", "merge_rows", "merged_row", "model_from_parts", "most_frequent_sense",
+    "open_run", "page_of_walk", "png_bytes", "prepare", "read_state", "render_report", "replay_rows", "route_of",
     "run_comparison", "run_report", "save_capture", "save_png", "save_tensors", "sense_accuracy", "sentence_map",
-    "shipped_sets", "silhouette", "slot_pairs", "tap", "tokenize", "tokens_of", "two_characters_rule",
-    "weighted_lengths", "weighted_rows", "words_of",
+    "shipped_sets", "silhouette", "sinusoidal_rows", "slot_pairs", "softmax_growth", "tap", "tokenize", "tokens_of",
+    "two_characters_rule", "walk_sections", "walk_through", "weighted_lengths", "weighted_rows", "words_of",
+    "worked_example",
 ]  # fmt: skip
 
 # Names and not imports, or `python -m probe --help` would wait for torch.
@@ -100,10 +116,23 @@ _NAMES_OF = {
     "spans": ("Span", "TokenMap", "labels_of", "merge_rows", "tokenize", "tokens_of", "words_of"),
     "stats": ("bootstrap",),
     "study": ("run_report",),
+    "walk": ("Walk", "walk_through"),
+    "walk_story": ("page_of_walk", "walk_sections"),
+    "way": ("Step",),
+    "worked": (
+        "AttentionStep",
+        "attention_step",
+        "best_single_map",
+        "entropy_share",
+        "head_steps",
+        "sinusoidal_rows",
+        "softmax_growth",
+        "worked_example",
+    ),
 }
 _HOMES = {name: module for module, names in _NAMES_OF.items() for name in names}
 # A function called like its module: one attribute of the package cannot be both, so the public name is another.
-_NAMED_THERE = {"capture_cases": "capture"}
+_NAMED_THERE = {"capture_cases": "capture", "walk_through": "walk"}
 
 if not TYPE_CHECKING:  # or mypy would take any name that is asked for
 

@@ -39,6 +39,7 @@ from probe.options import (
     Seed,
     Sentences,
     folder_named,
+    page_file,
     picture_file,
 )
 
@@ -283,6 +284,59 @@ def attend(
         cues=seen.cues,
         special=seen.special,
     )
+
+
+@app.command(cls=OnceEach)
+@_one_text()
+def walk(
+    text: Annotated[str | None, typer.Argument(help="The text. [default: 我喜欢苹果]")] = None,
+    target: Annotated[str | None, typer.Option("--target", "-t", help="The word to follow. [default: 苹果]")] = None,
+    occurrence: Annotated[int, typer.Option(min=1, help="Which one, where the target stands more than once.")] = 1,
+    model: Annotated[str | None, typer.Option("--model", "-m", metavar="MODEL", help=SOURCES)] = None,
+    layer: Annotated[int | None, typer.Option(min=0, help="Attention layer from 0. [default: the middle one]")] = None,
+    head: Annotated[int | None, typer.Option(min=0, help="Attention head from 0. [default: 0]")] = None,
+    out: Annotated[
+        Any, typer.Option(parser=page_file, metavar="FILE", help="Also write the page, example and model, as .html.")
+    ] = None,
+    language: PageLanguage = "en",
+    device: Device = "auto",
+    revision: Revision = None,
+    trust_remote_code: RemoteCode = False,
+    cut_to_fit: CutToFit = False,
+) -> None:
+    """Follow attention step by step. Without options the textbook example; with a text or a model, a real layer."""
+    from probe.terminal import open_console, print_steps, show_progress
+
+    asked = (text, target, model, layer, head, revision, out)
+    if all(option is None for option in asked) and occurrence == 1:
+        from probe.walk_lines import lines_of
+        from probe.walk_story import example_heads, example_steps
+
+        print_steps(open_console(sys.stdout), lines_of((*example_steps(language), example_heads(language))))
+        return
+    from probe.cases import case_of
+    from probe.walk_story import example_text
+
+    words, word = text or example_text(), target or "苹果"
+    case_of(words, target=word, occurrence=occurrence)  # refused before a model is loaded
+    loaded = _load(model or DEFAULT_MODEL, device=device, dtype="float32", revision=revision, code=trust_remote_code)
+    from probe.walk import walk as follow
+    from probe.walk_lines import lines_of
+    from probe.walk_story import page_of_walk, real_heads, real_summary, walk_steps
+
+    with show_progress(patient=True) as progress:
+        found = follow(
+            loaded, words, target=word, layer=layer, head=head or 0, occurrence=occurrence,
+            cut_to_fit=cut_to_fit, progress=partial(progress, "stages"),
+        )  # fmt: skip
+    if out:
+        from probe.captures import write_whole
+
+        write_whole(out, page_of_walk(found, language).encode(), what="the page")
+    print_steps(open_console(sys.stdout), lines_of((*walk_steps(found, language), real_heads(found, language))))
+    print(real_summary(found, language))
+    if out:
+        print(out)
 
 
 @app.command(cls=OnceEach)

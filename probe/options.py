@@ -56,6 +56,13 @@ def picture_file(text: str) -> Path:
     return Path(text)
 
 
+def page_file(text: str) -> Path:
+    """Read the name of a page: under another ending no browser would open it."""
+    if Path(text).suffix.lower() != ".html" or "\0" in text:
+        raise typer.BadParameter(f"{text!r}: allowed is a file ending in .html")
+    return Path(text)
+
+
 def folder_named(text: str) -> Path:
     """Read the name of a folder; an empty one, often an unset variable, would mean the working folder."""
     if not text.strip() or "\0" in text:

@@ -3,7 +3,7 @@
 import sys
 import time
 import unicodedata
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TextIO
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from rich.cells import cell_len, set_cell_size
 from rich.color import Color
 from rich.console import Console
+from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.style import Style
 from rich.table import Table
@@ -106,6 +107,24 @@ def print_changes(
             console.print(text_table(columns, rows))
 
 
+def print_steps(
+    console: Console, steps: Iterable[tuple[str, str, Sequence[str], Sequence[Sequence[str]], str]]
+) -> None:
+    """Print steps of a calculation: (title, formula, paragraphs, rows of a name and its cells, what it came to)."""
+    for number, (title, formula, text, rows, verdict) in enumerate(steps, 1):
+        heading = Text(f"{number} {visible(title)}", "bold")
+        if formula:
+            heading.append(f"   {visible(formula)}", "not bold")
+        _print_line(console, heading)
+        for paragraph in text:
+            console.print(Padding.indent(_text(paragraph), 2))
+        for line in _aligned(rows):
+            _print_line(console, Text(f"  {line}"))
+        if verdict:
+            _print_line(console, Text(f"  {visible(verdict)}", "dim"))
+        _print_line(console, Text(""))
+
+
 @contextmanager
 def show_progress(stream: TextIO | None = None, *, patient: bool = False) -> Iterator[ShowProgress]:
     """Give a function that shows how far each stage is: a bar on a terminal, elsewhere its start and its end.
@@ -147,6 +166,16 @@ def _line_a_stage(stream: TextIO) -> ShowProgress:
             stream.flush()
 
     return show
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Rows of cells as lines: names to the left, numbers to the right of their column."""
+    shown = [[visible(name), *(_fitted(visible(cell)) for cell in cells)] for name, *cells in rows]
+    count = max((len(row) for row in shown), default=0)
+    widths = [max((cell_len(row[place]) for row in shown if place < len(row)), default=0) for place in range(count)]
+    for name, *cells in shown:
+        numbers = (" " * (width - cell_len(cell)) + cell for cell, width in zip(cells, widths[1:], strict=False))
+        yield "  ".join((_padded(name, widths[0]), *numbers)).rstrip()
 
 
 def _visible_character(character: str) -> str:

@@ -21,7 +21,7 @@ from probe.models import DTYPES
 from probe.runs import open_run
 
 ROOT = Path(__file__).resolve().parents[1]
-COMMANDS = ("report", "compare", "diff", "attend", "check", "models")
+COMMANDS = ("report", "compare", "diff", "attend", "walk", "check", "models")
 MARKED = "- marked: 我{喜欢}[苹果]\n- marked: 他{讨厌}[菠菜]\n- marked: 牛顿被[苹果]{砸中}\n"
 
 
@@ -120,6 +120,10 @@ def test_help_takes_less_than_half_a_second_of_processor_time() -> None:
         (["report", "--layer-cut-cases", "-1"], "--layer-cut-cases"),
         (["report", "--cache", ""], "'': allowed is the name of a folder"),
         (["report", "--out", ""], "'': allowed is the name of a folder"),
+        (["walk", "--out", "page.pdf"], "'page.pdf': allowed is a file ending in .html"),
+        (["walk", "--layer", "-1"], "--layer"),
+        (["walk", "--layer", "1", "--layer", "2"], "--layer is given twice; give one"),
+        (["walk", "--language", "fr"], "--language"),
         (["attend", "我", "-t", "我", "--png", "a.svg"], "'a.svg': allowed is a file ending in .png"),
         (["attend", "我喜欢苹果", "-t", "苹果", "-t", "喜欢"], "--target is given twice; give one"),
         (["report", "--seed", "1", "--language", "zh", "--seed", "2"], "--seed is given twice; give one"),
@@ -140,6 +144,8 @@ def test_wrong_usage_is_one_line_and_exit_code_2(
         (["report", "no-such-set"], "no-such-set"),
         (["report", "no-such.yaml"], "no-such.yaml"),
         (["attend", "我喜欢苹果", "--target", "梨"], "'梨'"),
+        (["walk", "--target", "梨"], "'梨'"),
+        (["walk", "我喜欢梨"], "'苹果'"),
         (["attend", "我喜欢苹果", "--target", "苹果", "--occurrence", "2"], "2"),
         (["attend", "", "--target", "苹果"], "苹果"),
         (["attend", "我喜欢苹果", "--target", ""], "target"),
@@ -184,6 +190,52 @@ def test_a_control_character_in_an_argument_reaches_the_terminal_spelled_out(
 ) -> None:
     assert run(["no\x1b[2Jsuch"]) == 2
     assert "\x1b" not in capsys.readouterr().err
+
+
+# --- walk -------------------------------------------------------------------------------------------------------
+
+
+def test_walk_alone_prints_the_example_to_the_digit_without_a_model(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "probe.models", None)
+    assert run(["walk"]) == 0
+    heard = capsys.readouterr()
+    for row in ("0.36  0.81  1.01", "0.180  0.405  0.505", "0.27500  0.34439  0.38061", "0.3338   0.4826   0.5768"):
+        assert re.sub(" +", " ", row) in re.sub(" +", " ", heard.out), row
+    assert "99.2 %" in heard.out and heard.err == ""
+
+
+def test_walk_follows_a_word_through_a_layer_and_head_and_writes_the_page(
+    bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "new" / "walk.html"
+    assert run(["walk", "苹果手机", "-m", str(bert), "--layer", "2", "--head", "3", "--out", str(page)]) == 0
+    heard = capsys.readouterr().out.splitlines()
+    assert heard[-1] == str(page) and "layer 2, head 3" in heard[-2] and "19 of 19 steps" in heard[-2]
+    assert "<math" in page.read_text("utf-8") and "0.38061" in page.read_text("utf-8")
+    assert sorted(os.listdir(page.parent)) == ["walk.html"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--layer", "99"], "has no attention layer 99; it has 0 to 2"),
+        (["--head", "4"], "has no head 4; it has 0 to 3"),
+        (["我" * 100 + "苹果"], "104 tokens, but bert has 64 positions"),
+    ],
+)
+def test_walk_refuses_what_the_model_has_not_and_leaves_no_page(
+    arguments: list[str], says: str, bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["walk", *arguments, "-m", str(bert), "--out", str(tmp_path / "walk.html")]) == 2
+    heard = capsys.readouterr()
+    assert says in heard.err and heard.err.count("\n") == 1 and heard.out == "" and os.listdir(tmp_path) == []
+
+
+def test_walk_speaks_chinese(bert: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["walk", "--language", "zh", "-m", str(bert)]) == 0
+    assert "与模型自己的数最大相差" in capsys.readouterr().out
 
 
 # --- attend -----------------------------------------------------------------------------------------------------

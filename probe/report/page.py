@@ -17,6 +17,7 @@ from markupsafe import Markup
 from probe.colours import attention_colours
 from probe.errors import FigureError
 from probe.messages import LANGUAGES, Language, message, messages_under
+from probe.report.cells import cells_of
 from probe.report.numbers import column_text, is_numeric, value_html
 from probe.report.sections import Cell, CheckRow, Section, Table
 from probe.report.sentences import direction_of, pack_sentences, safe_json
@@ -39,6 +40,7 @@ class _Head:
     subtitle: str
     language: Language
     manifest_rows: tuple[tuple[str, str], ...]
+    made_note: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,13 +68,16 @@ def render_report(
     language: Language,
     subtitle: str = "",
     manifest_rows: tuple[tuple[str, str], ...] = (),
+    made_note: str = "",
 ) -> str:
     """Give the page as one string, at most PAGE_BYTES in UTF-8 unless its tables alone are larger.
 
-    Sentences that do not fit are left out and counted on the page.
+    made_note stands at the foot in place of the sentence on the run folder. Sentences that do not fit are left out
+    and counted on the page.
     """
     _check(sections, language)
-    head = _Head(title=title, subtitle=subtitle, language=language, manifest_rows=manifest_rows)
+    note = made_note or message("page.made_note", language)
+    head = _Head(title=title, subtitle=subtitle, language=language, manifest_rows=manifest_rows, made_note=note)
     bare = _render(sections, head, viewers={}, fonts="")
     budget = max(PAGE_BYTES - _RESERVE - len(bare.encode()), 0)
     viewers = {}
@@ -120,6 +125,7 @@ def _render(sections: Sequence[Section], head: _Head, *, viewers: dict[str, _Vie
             columns_of=lambda table: _columns(table, language),
             check_counts=_check_counts,
             full_rows=_FULL_ROWS,
+            cells_of=cells_of,
             number=lambda value: value_html(value, missing=message("table.missing", language)),
         )
     )

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from probe.errors import FigureError
+from probe.report.formulas import Formula
 
 Cell = str | float | int | None
 
@@ -137,6 +138,39 @@ class SentenceMaps:
                 )
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Vector:
+    """Numbers in coloured cells: written out where they are few, a strip of the first ones where they are many.
+
+    values [number]; `columns` names each number, for weights over tokens. `shares` are 0 to 1, all of one colour.
+    """
+
+    label: str
+    values: NDArray[np.floating]
+    columns: tuple[str, ...] = ()
+    decimals: int = 4
+    shares: bool = False
+    marked: bool = False  # the word that is followed
+
+    def __post_init__(self) -> None:
+        if self.values.ndim != 1 or not len(self.values):
+            raise FigureError(f"vector {self.label!r}: numbers of shape {self.values.shape}, allowed is one axis")
+        if self.columns and len(self.columns) != len(self.values):
+            raise FigureError(f"vector {self.label!r}: {len(self.columns)} names for {len(self.values)} numbers")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StepBlock:
+    """One step of a calculation: what is done, its formula, its numbers, and whether they are right."""
+
+    title: str
+    text: tuple[str, ...] = ()
+    formula: Formula | None = None
+    vectors: tuple[Vector, ...] = ()
+    verdict: str = ""
+    passed: bool | None = None  # None: nothing to compare
+
+
 @dataclass(frozen=True, kw_only=True)
 class Section:
     """One part of the page. `key` names it in links; `text` are paragraphs, plain words without markup."""
@@ -147,6 +181,7 @@ class Section:
     tables: tuple[Table, ...] = ()
     figures: tuple[Picture, ...] = ()
     sentences: SentenceMaps | None = None
+    steps: tuple[StepBlock, ...] = ()
     checks: tuple[CheckRow, ...] | None = field(default=None)
 
     def __post_init__(self) -> None:
