@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 # In probe/ a module imports only what stands above it here. A package (measures, report) is one entry.
 ORDER = (
-    *("errors", "alignment", "spans", "casefiles", "cases"),
+    *("errors", "given", "alignment", "spans", "casefiles", "cases"),
     *("buildonce", "advice", "e5file", "e5tokenizer", "embedded", "hub", "adapters", "sources", "anatomy", "models"),
     *("rows", "edits", "projection", "wrappers", "labels", "rowrequest", "switching", "rowtap", "routes"),
     *("fitting", "captures", "capture", "export", "evidence", "selfcheck"),
@@ -39,7 +39,7 @@ HOMES = {
     "typer": ("probe/__main__.py", "probe/options.py", "probe/launch.py"),
 }
 # Imported by themselves, these bring in no torch; the command line shows its help without any heavy library.
-WITHOUT_TORCH = ("errors", "spans", "cases", "messages", "runs", "terminal", "launch", "__main__")
+WITHOUT_TORCH = ("errors", "given", "spans", "cases", "messages", "runs", "terminal", "launch", "__main__")
 HEAVY = ("torch", "transformers", "pandas", "numpy", "matplotlib", "seaborn", "pyarrow", "scipy", "yaml", "pydantic")
 
 Tree = Mapping[str, str]  # path below the root -> source
