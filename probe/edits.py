@@ -3,14 +3,14 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from probe.errors import TapError
-from probe.given import whole_number, whole_numbers
+from probe.given import number_set, shown, whole_number, whole_numbers
 from probe.rows import ScoreTerms, allowed_keys, attention_rows, terms_of
 
 Stack = Literal["encoder", "decoder", "cross"]
@@ -77,23 +77,17 @@ def _check_filters(edit: "Edit") -> None:
 
 def numbers_or_all(given: object, name: str) -> frozenset[int] | None:
     """Layers or heads as a set, None for all; TapError for none at all and for what is no number from 0."""
-    if given is None:
-        return None
-    found = frozenset(whole_numbers(given, name, **_FROM_0))
-    if not found:
-        raise TapError(f"{name}: at least one number from 0, or None for all")
-    return found
+    return None if given is None else number_set(given, name, error=TapError)
 
 
 def stacks_or_all(given: object) -> frozenset[Stack] | None:
     """Stacks as a set, None for all; TapError for none at all and for unknown ones."""
     if given is None:
         return None
-    asked = [given] if isinstance(given, str) else list(given) if isinstance(given, Iterable) else [repr(given)]
-    wrong = [stack for stack in asked if stack not in STACKS]
-    if wrong or not asked:
-        raise TapError(f"stacks {wrong[0] if wrong else '()'}: allowed are {', '.join(STACKS)}, or None for all")
-    return frozenset(asked)
+    asked = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
+    if not asked or any(stack not in STACKS for stack in asked):
+        raise TapError(f"stacks {shown(given)}: allowed are some of {', '.join(STACKS)}, or None for all")
+    return frozenset(cast("list[Stack]", asked))
 
 
 Edit = EdgeEdit | HeadEdit

@@ -8,10 +8,12 @@ from torch import Tensor, nn
 
 from probe.edits import EdgeEdit, Edit, HeadEdit, Stack, numbers_or_all, stacks_or_all
 from probe.errors import TapError
-from probe.given import whole_numbers
+from probe.given import callback, shown, whole_numbers
 from probe.labels import Layer
 from probe.projection import Handed, is_handed, written
 from probe.rows import ScoreTerms
+
+_LONGEST = 2**40  # tokens
 
 
 class RowRequest:
@@ -54,15 +56,12 @@ class RowRequest:
         asked = numbers_or_all(heads, "heads")
         self.heads = None if asked is None else tuple(sorted(asked))
         self.edits = _checked_edits(edits)
-        for name, call in (("inspect", inspect), ("on_layer", on_layer)):
-            if call is not None and not callable(call):
-                raise TapError(f"{name} {call!r}: allowed is a function, or None")
         self.wants_value_norms = value_norms
         self.wants_transformed_norms = transformed_norms
         self.wants_head_outputs = head_outputs
         self.every_call = every_call
-        self.inspect = inspect
-        self.on_layer = on_layer
+        self.inspect = callback(inspect, "inspect", error=TapError)
+        self.on_layer = callback(on_layer, "on_layer", error=TapError)
         self.calls: dict[Layer, list[Tensor]] = {}
         self.value_norms: dict[Layer, Tensor] = {}  # [batch, asked head, key]
         self.transformed_norms: dict[Layer, Tensor] = {}  # of value vectors through W_O, [batch, asked head, key]
@@ -201,27 +200,28 @@ def inside_backward() -> bool:
 
 def _padded(queries: object) -> Tensor:
     """[batch, query], short items filled with their own first position: a real row, never a pad row."""
-    nested = "queries: allowed is one list of token positions for each text of the batch, such as [[3, 4], [2]]"
-    if isinstance(queries, str | bytes) or not isinstance(queries, Iterable):
-        raise TapError(f"{nested}; got {queries!r}")
-    lists = list(queries)
-    if any(isinstance(item, str | bytes | Set) or not isinstance(item, Iterable) or _is_number(item) for item in lists):
-        raise TapError(f"{nested}; got {lists!r}")
-    found = [whole_numbers(item, "query positions", least=0, error=TapError) for item in lists]
+    lists = list(queries) if isinstance(queries, Iterable) and _is_list(queries) else [None]
+    if not all(map(_is_list, lists)):
+        raise TapError(
+            f"queries {shown(queries)}: allowed is one list of token positions for each text, such as [[3, 4], [2]]"
+        )
+    found = [whole_numbers(item, "queries", least=0, error=TapError) for item in lists]
     width = max(map(len, found), default=0)
     if width == 0:
         raise TapError("the request names no query position")
+    highest = max(max(item, default=0) for item in found)
+    if highest > _LONGEST:
+        raise TapError(f"query position {highest} asked, but no text is that long")
     return torch.tensor([[*item, *[item[0] if item else 0] * (width - len(item))] for item in found])
 
 
-def _is_number(item: object) -> bool:
-    """Whether this is a tensor or array of no axis, which says that it can be iterated and cannot."""
-    return getattr(item, "ndim", None) == 0
+def _is_list(item: object) -> bool:
+    """Whether positions can be read from it in an order; an array or tensor of no axis only says so."""
+    return isinstance(item, Iterable) and not isinstance(item, str | Set) and getattr(item, "ndim", 1) > 0
 
 
 def _checked_edits(edits: object) -> tuple[Edit, ...]:
-    found = tuple(edits) if isinstance(edits, Iterable) else (edits,)
-    wrong = [edit for edit in found if not isinstance(edit, EdgeEdit | HeadEdit)]
-    if wrong or not isinstance(edits, Iterable):
-        raise TapError(f"edits: allowed is a list of EdgeEdit and HeadEdit; got {edits!r}")
+    found = tuple(edits) if isinstance(edits, Iterable) else (None,)
+    if not all(isinstance(edit, EdgeEdit | HeadEdit) for edit in found):
+        raise TapError(f"edits {shown(edits)}: allowed is a list of EdgeEdit and HeadEdit")
     return found

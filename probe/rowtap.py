@@ -22,6 +22,7 @@ from transformers.masking_utils import sdpa_mask
 
 from probe.edits import STACKS, EdgeEdit, HeadEdit, apply_edges, edge_bias, zero_heads
 from probe.errors import TapError
+from probe.given import is_a
 from probe.labels import Layer, label_modules, layer_of
 from probe.projection import Handed, followed
 from probe.rowrequest import AttentionCall, RowRequest, inside_backward
@@ -31,6 +32,7 @@ from probe.wrappers import is_reentrant, outside_of_graphs, unwrapped, virtual_t
 
 # Neutral on purpose: "sdpa", "flash" or "flex" inside the name would trigger special paths in transformers.
 IMPLEMENTATION = "cijing_rows"
+_REQUEST = "a RowRequest, such as RowRequest([[3]])"
 
 
 # The open taps of this thread: which modules each one's model has (their identities), and its request.
@@ -46,7 +48,7 @@ def tap(model: nn.Module, request: RowRequest) -> Iterator[RowRequest]:
     the first one's edits and is refused. A request given by keyword goes before the tap's.
     Raises TapError where the model's family does not pass through transformers' attention interface.
     """
-    _check_request(request)
+    is_a(request, RowRequest, "request", wanted=_REQUEST, error=TapError)
     with attached(model), _following(unwrapped(model), request), _served(unwrapped(model), request):
         yield request
     if not request.seen:
@@ -56,11 +58,6 @@ def tap(model: nn.Module, request: RowRequest) -> Iterator[RowRequest]:
         )
     indices = {layer.index for layer in request.seen}
     request.check_layers(indices=indices, stacks=sorted({layer.stack for layer in request.seen}))
-
-
-def _check_request(request: object) -> None:
-    if not isinstance(request, RowRequest):
-        raise TapError(f"request {request!r}: allowed is a RowRequest, such as RowRequest([[3]])")
 
 
 @contextlib.contextmanager
@@ -124,8 +121,7 @@ def attached(model: nn.Module) -> Iterator[None]:
 
     Nested and concurrent blocks on one model are counted; the last one restores the previous implementation.
     """
-    if not isinstance(model, nn.Module):
-        raise TapError(f"{model!r} is no model: the tap needs a PreTrainedModel, such as loaded.backbone")
+    is_a(model, nn.Module, "model", wanted="a PreTrainedModel, such as loaded.backbone", error=TapError)
     reason = virtual_tokens(model) or why_not_tappable(unwrapped(model))
     if reason:
         raise TapError(reason)
@@ -159,7 +155,7 @@ def _tapped_attention(
     """The registered attention function: SDPA's output, and the request's rows and edits beside it."""
     given = kwargs.pop("rows", None)
     if given is not None:
-        _check_request(given)
+        is_a(given, RowRequest, "rows", wanted=_REQUEST, error=TapError)
     request = given or _request_of(module)
     if kwargs.get("indices") is not None:
         raise TapError(f"{type(module).__name__} attends to chosen indices only; the tap does not compute that")
