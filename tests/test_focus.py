@@ -158,7 +158,7 @@ def test_a_row_that_carries_nothing_is_not_a_number_rather_than_uniform():
     [
         ("value norm", "the eager path shows no values"),
         ("transformed norm", r"CaptureOptions\(transformed_norms=True\)"),
-        ("norm", "allowed are value norm, transformed norm"),
+        ("norm", "allowed are none, value norm, transformed norm"),
     ],
 )
 def test_a_weighting_that_the_capture_cannot_give_is_refused(weighting, message):
