@@ -1,6 +1,7 @@
 """Capture: attention rows, hidden states and value norms of cases, streamed one Capture a case."""
 
 import itertools
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,10 +11,11 @@ from numpy.typing import NDArray
 
 from probe.anatomy import adapters_in_use
 from probe.captures import Capture, CaptureOptions, Prepared, load_cached, save_cached
-from probe.cases import Case
+from probe.cases import Case, CaseSet
 from probe.edits import Edit
-from probe.errors import BudgetError, CijingError, ModelError, SpanError
+from probe.errors import BudgetError, CasesError, CijingError, ModelError, SpanError
 from probe.fitting import cut_to_fit
+from probe.given import callback, is_a, shown, size_in_bytes, truth
 from probe.labels import Layer
 from probe.models import LoadedModel
 from probe.routes import Forward, Route, batch_for, forward_rows, route_of
@@ -40,17 +42,25 @@ def capture(
 
     progress counts cases, on_layer the layers of the batch that is being computed.
     Raises ModelError or SpanError for cases that the model cannot take (all of them named at once, before any
-    forward pass), BudgetError where a batch would need more memory than allowed.
+    forward pass), BudgetError where a batch would need more memory than allowed. Arguments are checked and cases
+    tokenised by the call itself, the rest as captures are drawn.
     """
-    options = options or CaptureOptions()
+    wanted = "CaptureOptions(...), or None"
+    options = CaptureOptions() if options is None else is_a(options, CaptureOptions, "options", wanted=wanted)
+    if route is not None:
+        is_a(route, Route, "route", wanted="a Route, as route_of gives it, or None", error=ModelError)
+    callback(progress, "progress")
+    callback(on_layer, "on_layer")
     prepared = prepare(loaded, cases, cut=options.cut_to_fit)
-    yield from capture_prepared(loaded, prepared, options=options, route=route, progress=progress, on_layer=on_layer)
+    return capture_prepared(loaded, prepared, options=options, route=route, progress=progress, on_layer=on_layer)
 
 
 def prepare(loaded: LoadedModel, cases: Iterable[Case], *, cut: bool = False) -> tuple[Prepared, ...]:
     """Tokenise the cases and find target and cues among the tokens; refuse all that cannot be captured at once."""
+    check_loaded(loaded)
+    cut = truth(cut, "cut")
     prepared, problems = [], []
-    for case in cases:
+    for case in _cases_of(cases):
         try:
             prepared.append(_prepare_one(loaded, case, cut=cut))
         except CijingError as error:
@@ -61,6 +71,22 @@ def prepare(loaded: LoadedModel, cases: Iterable[Case], *, cut: bool = False) ->
         more = [f"and {len(problems) - _SHOWN_PROBLEMS} more"] if len(problems) > _SHOWN_PROBLEMS else []
         raise SpanError("\n".join([head, *rest, *more]))
     return tuple(prepared)
+
+
+def check_loaded(loaded: object) -> None:
+    """Refuse what is no LoadedModel, as a model by itself (ModelError)."""
+    wanted = "a LoadedModel, as load_model(...) or model_from_parts(model, tokenizer, name=...) gives it"
+    is_a(loaded, LoadedModel, "loaded", wanted=wanted, error=ModelError)
+
+
+def _cases_of(cases: object) -> Iterator[Case]:
+    """The cases, each seen to be one: a single case, a text and a whole CaseSet are no list of them (CasesError)."""
+    wanted = "a list of cases, as case_of gives them one by one"
+    hint = {CaseSet: "load_cases(...).cases", Case: "a list of it: [case]"}.get(type(cases), wanted)
+    if isinstance(cases, str | bytes | Mapping) or not isinstance(cases, Iterable):
+        raise CasesError(f"cases is {shown(cases)}; allowed is {hint}")
+    for case in cases:
+        yield is_a(case, Case, "one of the cases", wanted="a Case, as case_of gives it", error=CasesError)
 
 
 def capture_prepared(
@@ -145,17 +171,17 @@ def rows_and_states(
 def check_filters(route: Route, options: CaptureOptions) -> None:
     """Refuse layers and heads that the model does not have."""
     have = {layer.index for layer in route.layers}
-    wrong = sorted((options.layers or frozenset()) - have)
+    wrong = sorted(set(options.layers or ()) - have)
     if wrong:
-        raise ModelError(f"--layers {_list(wrong)}: this model has attention layers {_ranges(sorted(have))}")
-    wrong = sorted((options.heads or frozenset()) - set(range(route.heads)))
+        raise ModelError(f"layers {_list(wrong)}: this model has attention layers {_ranges(sorted(have))}")
+    wrong = sorted(set(options.heads or ()) - set(range(route.heads)))
     if wrong:
-        raise ModelError(f"--heads {_list(wrong)}: this model has heads 0-{route.heads - 1}")
+        raise ModelError(f"heads {_list(wrong)}: this model has heads 0-{route.heads - 1}")
 
 
 def check_budget(loaded: LoadedModel, route: Route, prepared: Sequence[Prepared], options: CaptureOptions) -> None:
     """Refuse, before the first forward pass, what would need more memory than allowed (BudgetError)."""
-    budget = options.memory_budget if options.memory_budget is not None else free_memory(loaded.device) // 2
+    budget = budget_of(options.memory_budget, loaded.device)
     if not prepared:
         return
     worst = max(prepared, key=lambda item: len(item.tokens.ids))
@@ -167,9 +193,14 @@ def check_budget(loaded: LoadedModel, route: Route, prepared: Sequence[Prepared]
         rows = f"{queries} row{'' if queries == 1 else 's'}"
         raise BudgetError(
             f"case {worst.case.id!r} ({length} tokens, {rows}) needs {readable_size(need)} in a batch of "
-            f"{texts}; {readable_size(budget)} may be used: ask for fewer --layers, a smaller --batch-tokens, or raise "
-            "--memory-budget"
+            f"{texts}; {readable_size(budget)} may be used: ask for fewer layers, smaller batches, or a larger "
+            "memory budget"
         )
+
+
+def budget_of(given: int | str | None, device: torch.device) -> int:
+    """The bytes that may be used: those given, or half of what the device has free; BudgetError."""
+    return free_memory(device) // 2 if given is None else size_in_bytes(given, "memory_budget", error=BudgetError)
 
 
 def estimate_bytes(
@@ -222,7 +253,7 @@ def _prepare_one(loaded: LoadedModel, case: Case, *, cut: bool) -> Prepared:
         if not cut:
             raise ModelError(
                 f"{len(tokens.ids)} tokens, but {loaded.name} has {limit} positions: "
-                "--cut-to-fit keeps the part around the target"
+                "cut_to_fit (--cut-to-fit) keeps the part around the target"
             )
         case, tokens = cut_to_fit(loaded.tokenizer, case, limit)
         was_cut = True
@@ -311,7 +342,7 @@ def _check_finite(loaded: LoadedModel, one: Capture) -> None:
     ]
     if where:
         kind = str(loaded.dtype).removeprefix("torch.")
-        way_out = "" if kind == "float32" else f", or too large for {kind}: try --dtype float32"
+        way_out = "" if kind == "float32" else f", or too large for {kind}: try dtype float32"
         raise ModelError(
             f"{loaded.name}: {where[0]}, on case {one.case.id!r}: not finite numbers; the weights are damaged{way_out}"
         )
@@ -324,7 +355,7 @@ def _windows(items: Sequence[Prepared], size: int) -> Iterator[Sequence[Prepared
 
 def readable_size(count: int) -> str:
     """A number of bytes with its unit, as an error says it."""
-    units = ((1e8, 1e9, "GB"), (1e5, 1e6, "MB"), (0, 1e3, "kB"))
+    units = ((1e8, 1e9, "GB"), (1e5, 1e6, "MB"), (-math.inf, 1e3, "kB"))
     return next(f"{count / unit:.1f} {name}" for least, unit, name in units if count >= least)
 
 

@@ -3,8 +3,9 @@
 import hashlib
 import json
 import os
-import tempfile
-from collections.abc import Mapping
+import secrets
+import stat
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -16,7 +17,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from probe.cases import Case
-from probe.errors import OutputError
+from probe.errors import BudgetError, ModelError, OutputError
+from probe.given import is_a, number_set, path_of, size_in_bytes, truth, whole_number
 from probe.labels import Layer
 from probe.models import LoadedModel
 from probe.routes import Route
@@ -70,23 +72,41 @@ class Capture:
 
 @dataclass(frozen=True, kw_only=True)
 class CaptureOptions:
-    """What to capture, and within which bounds."""
+    """What to capture, and within which bounds; what cannot be meant is refused with ModelError or BudgetError."""
 
-    layers: frozenset[int] | None = None
-    heads: frozenset[int] | None = None
+    layers: Collection[int] | None = None
+    """Any list or set of numbers from 0, kept as a frozenset; None takes all. So with heads."""
+    heads: Collection[int] | None = None
     whole_maps: bool = False
     states: bool = True
     transformed_norms: bool = False
     head_outputs: bool = False
     batch_tokens: int = 512
-    memory_budget: int | None = None
-    """Bytes; None takes half of what the device has free."""
+    memory_budget: int | str | None = None
+    """Bytes, or a text like "4GB"; None takes half of what the device has free."""
     cut_to_fit: bool = False
-    cache: Path | None = None
+    cache: str | Path | None = None
+
+    def __post_init__(self) -> None:
+        taken: dict[str, object] = {}
+        for name in ("layers", "heads"):
+            if (value := getattr(self, name)) is not None:
+                taken[name] = number_set(value, name, error=ModelError)
+        for name in ("whole_maps", "states", "transformed_norms", "head_outputs", "cut_to_fit"):
+            taken[name] = truth(getattr(self, name), name, error=ModelError)
+        taken["batch_tokens"] = whole_number(self.batch_tokens, "batch_tokens", least=1, error=BudgetError)
+        if self.memory_budget is not None:
+            taken["memory_budget"] = size_in_bytes(self.memory_budget, "memory_budget", error=BudgetError)
+        if self.cache is not None:
+            taken["cache"] = path_of(self.cache, "cache")
+        for name, value in taken.items():
+            object.__setattr__(self, name, value)
 
 
-def save_capture(capture: Capture, path: Path) -> None:
+def save_capture(capture: Capture, path: str | Path) -> None:
     """Write one capture as a safetensors file, under a temporary name first; OutputError where it cannot be."""
+    one_capture(capture)
+    path = path_of(path, "path")
     tensors = {"rows": capture.rows, "offsets": capture.tokens.offsets}
     tensors |= {f"states.{stack}": states for stack, states in capture.states.items()}
     optional = {name: getattr(capture, name) for name in _OPTIONAL}
@@ -96,33 +116,67 @@ def save_capture(capture: Capture, path: Path) -> None:
 
 
 def write_whole(path: Path, payload: bytes, *, what: str) -> None:
-    """Write a file under a temporary name first, so that it is there whole or not at all; OutputError."""
+    """Write a file under a temporary name first, so that it is there whole or not at all; OutputError.
+
+    A link's target is written, not the link, and only files are replaced: a folder or a device is refused.
+    """
     temporary = None
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".part-", delete=False) as stream:
-            temporary = stream.name
+        place = Path(os.path.realpath(path)) if path.is_symlink() else path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        before = place.stat().st_mode if place.exists() else None
+        if before is not None and not stat.S_ISREG(before):
+            raise OutputError(f"{path}: is {_kind_of(before)}, not a file; cannot write {what} there")
+        temporary = place.parent / f".part-{secrets.token_hex(8)}"
+        # The system takes the umask from these permissions; those of a file that stood there are kept.
+        with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, 0o666)) as stream:
             stream.write(payload)
-        os.replace(temporary, path)
+        if before is not None:
+            temporary.chmod(stat.S_IMODE(before))
+        os.replace(temporary, place)
         temporary = None
     except OSError as error:
         raise OutputError(f"{path}: cannot write {what} ({error.strerror or error})") from error
     finally:  # also where Ctrl-C came while it was written
         if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
 
 
-def load_capture(path: Path) -> Capture:
+def load_capture(path: str | Path) -> Capture:
     """Read one capture; OutputError where the file is damaged or of another format."""
+    path = path_of(path, "path")
+    if not path.is_file():
+        kind = _kind_of(path.stat().st_mode) if path.exists() else "no file there"
+        raise OutputError(f"{path}: {kind}; allowed is a file that save_capture wrote")
     try:
         with safe_open(str(path), framework="numpy") as stored:
-            header = json.loads((stored.metadata() or {})["cijing"])
+            said = stored.metadata() or {}
+            if "cijing" not in said:
+                raise OutputError(f"{path}: {_no_capture(said)}; allowed is a file that save_capture wrote")
+            header = json.loads(said["cijing"])
             tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 (no mapping)
         if header.pop("format") != _FORMAT:
             raise OutputError(f"{path}: written by another version of this package")
         return _rebuilt(header, tensors)
     except (OSError, SafetensorError, KeyError, ValueError, TypeError) as error:
         raise OutputError(f"{path}: no capture, or a damaged one ({error})") from error
+
+
+def one_capture(value: object) -> Capture:
+    """The value where it is one capture; OutputError."""
+    wanted = "one Capture, as capture_cases gives one for each case"
+    return is_a(value, Capture, "capture", wanted=wanted, error=OutputError)
+
+
+def _kind_of(mode: int) -> str:
+    return "a folder" if stat.S_ISDIR(mode) else "a device, pipe or socket"
+
+
+def _no_capture(said: Mapping[str, str]) -> str:
+    """What a safetensors file is, by its metadata, if no capture."""
+    if str(said.get("format")).startswith("cijing-export"):
+        return "an export of save_tensors, which lacks what a capture needs"
+    return "a safetensors file, for example a model's weights, but no capture"
 
 
 def load_cached(
@@ -165,7 +219,7 @@ def _cache_path(loaded: LoadedModel, route: Route, item: Prepared, options: Capt
         "versions": [version(name) for name in ("torch", "transformers", "tokenizers")],
     }
     digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-    return options.cache / digest[:2] / f"{digest}.safetensors"
+    return Path(options.cache) / digest[:2] / f"{digest}.safetensors"
 
 
 def _header(capture: Capture) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, Strict, ValidationError
 
 from probe.casefiles import SUFFIXES, Fields, Ledger, Numbered, nearest, read_records, shown
 from probe.errors import CasesError
+from probe.given import is_a, whole_number
 from probe.spans import Span
 
 _UNWRITABLE = re.compile("[\0\ud800-\udfff]")
@@ -34,12 +35,14 @@ class Case:
     text: str
     target: Span
     sense: str = ""
-    cues: tuple[Span, ...] = ()
+    cues: Sequence[Span] = ()
     group: str = ""
     meta: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        problems = list(_problems_of(self))
+        if isinstance(self.cues, list):
+            object.__setattr__(self, "cues", tuple(self.cues))
+        problems = list(_wrong_kinds(vars(self))) or list(_problems_of(self))
         if problems:
             raise CasesError(f"case {shown(self.id)}: {'; '.join(problems)}")
 
@@ -107,17 +110,37 @@ def case_of(
 
     `occurrence` counts the target word from 1; a cue word that stands more than once is given as a Span.
     """
+    is_a(id, str, "id", wanted="a text", error=CasesError)
+    name = f"case {shown(id)}"
+    is_a(text, str, f"{name}: text", wanted="a text", error=CasesError)
     if isinstance(cues, str):
-        raise CasesError(f"case {shown(id)}: cues is the word {shown(cues)}; allowed is a list of words")
+        raise CasesError(f"{name}: cues is the word {shown(cues)}; allowed is a list of words")
+    if not isinstance(cues, Iterable):
+        raise CasesError(f"{name}: cues is {shown(cues)}; allowed is a list of words")
+    occurrence = whole_number(occurrence, f"{name}: occurrence", error=CasesError)
     problems: list[str] = []
-    where = _place(target, "target", text, problems, occurrence=occurrence)
-    spans = [_place(cue, "cue", text, problems) for cue in cues]
+    where = _named(target, "target", text, problems, occurrence=occurrence)
+    spans = [_named(cue, "cue", text, problems) for cue in cues]
     if where is None or problems:
         raise CasesError(f"case {shown(id)}: {'; '.join(problems)}")
     return Case(id=id, text=text, target=where, cues=tuple(span for span in spans if span))
 
 
 # --- what a case must be -------------------------------------------------------------------------------------
+
+
+def _wrong_kinds(given: Mapping[str, Any]) -> Iterator[str]:
+    """The fields that are of another kind than a case's, which would only fail later, and speak of internals then."""
+    for name in ("id", "text", "sense", "group"):
+        if not isinstance(given[name], str):
+            yield f"{name} is {shown(given[name])}; allowed is a text"
+    if not isinstance(given["target"], Span):
+        yield f"target is {shown(given['target'])}; allowed is a Span (case_of takes words)"
+    cues, meta = given["cues"], given["meta"]
+    if not isinstance(cues, tuple) or not all(isinstance(cue, Span) for cue in cues):
+        yield f"cues is {shown(cues)}; allowed is a list of Spans (case_of takes words)"
+    if not isinstance(meta, Mapping) or not all(isinstance(part, str) for pair in meta.items() for part in pair):
+        yield f"meta is {shown(meta)}; allowed is a mapping of names to texts"
 
 
 def _problems_of(case: Case) -> Iterator[str]:
@@ -300,6 +323,18 @@ def _placed(record: _CaseRecord, problems: list[str]) -> tuple[str, Span | None,
     target = _place(record.target, "target", record.text, problems)
     cues = [_place(cue, "cue", record.text, problems) for cue in record.cues]
     return record.text, target, tuple(span for span in cues if span)
+
+
+def _named(word: object, name: str, text: str, problems: list[str], *, occurrence: int | None = None) -> Span | None:
+    """Give where a word of `case_of` stands; which one cannot be said by a `marked` text, as in a file."""
+    if not isinstance(word, str | Span):
+        problems.append(f"{name} is {shown(word)}; allowed is a word of the text, or a Span")
+        return None
+    count = 0 if isinstance(word, Span) or occurrence is not None else len(list(_starts(word, text)))
+    if count > 1:
+        problems.append(f"{name} {shown(word)} stands {count} times in the text; say which: give a Span")
+        return None
+    return _place(word, name, text, problems, occurrence=occurrence)
 
 
 def _place(

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from safetensors.numpy import save
 from torch import Tensor
 
-from probe.captures import Capture, write_whole
+from probe.captures import Capture, one_capture, write_whole
 from probe.edits import Stack
 from probe.errors import OutputError
+from probe.given import is_a, path_of, shown
 
 _PREFIX = {"encoder": "encoder", "decoder": "decoder", "cross": "decoder"}  # of blocks in an encoder-decoder
 _FORMAT = "cijing-export-1"
@@ -71,23 +72,28 @@ def attention_table(captures: Iterable[Capture]) -> pd.DataFrame:
 
     A capture of chosen rows gives those; text repeats, so that positions are what names a token.
     """
-    frames = [_long(capture) for capture in captures]
+    if isinstance(captures, str | bytes | dict) or not isinstance(captures, Iterable):
+        raise OutputError(f"captures is {shown(captures)}; allowed is a list of Captures, of one too: [capture]")
+    wanted = "a Capture, as capture_cases gives them"
+    each = (is_a(one, Capture, "one of the captures", wanted=wanted, error=OutputError) for one in captures)
+    frames = [_long(capture) for capture in each]
     if not frames:
         raise OutputError("attention_table was given no capture")
     return pd.concat(frames, ignore_index=True)
 
 
-def save_tensors(capture: Capture, path: Path) -> None:
+def save_tensors(capture: Capture, path: str | Path) -> None:
     """Write `hooked_tensors` as a safetensors file; its metadata names the case, text, tokens and modules as JSON.
 
     Any reader of safetensors opens it; `safetensors.safe_open(path, "pt").metadata()` gives the metadata.
     """
+    path = path_of(path, "path")
     tensors = {name: tensor.numpy() for name, tensor in hooked_tensors(capture).items()}
     write_whole(path, save(tensors, _metadata(capture)), what="the export")
 
 
 def _check_whole(capture: Capture) -> None:
-    count = len(capture.tokens.ids)
+    count = len(one_capture(capture).tokens.ids)
     if capture.queries != tuple(range(count)):
         raise OutputError(
             f"case {capture.case.id!r} holds {len(capture.queries)} of {count} rows: "

@@ -1,8 +1,9 @@
 """Rows of generated tokens, stitched into one (row, key) matrix a head; a transcript made elsewhere, replayed."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
@@ -11,9 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from probe.anatomy import base_of
-from probe.capture import Progress, check_filters, counting, free_memory, readable_size
+from probe.capture import Progress, budget_of, check_filters, check_loaded, counting, readable_size
 from probe.captures import CaptureOptions
 from probe.errors import BudgetError, ModelError, TapError
+from probe.given import callback, one_of, shown, truth, whole_number, whole_numbers
 from probe.labels import Layer
 from probe.models import LoadedModel
 from probe.routes import Path, Route, forward_rows, route_of
@@ -32,6 +34,8 @@ OPTIONS = frozenset({
     "bad_words_ids", "do_sample", "eos_token_id", "min_new_tokens", "min_p", "no_repeat_ngram_size",
     "prefill_chunk_size", "repetition_penalty", "suppress_tokens", "temperature", "top_k", "top_p", "typical_p",
 })  # fmt: skip
+_DECIMAL = ("min_p", "repetition_penalty", "temperature", "top_p", "typical_p")  # of these `generate` takes only floats
+_LARGEST_SEED = 2**63 - 1
 # What `generate` leaves on a model for its next static cache.
 _LEFT_BEHIND = ("_previous_max_cache_length", "_cache")
 
@@ -74,6 +78,7 @@ class GenerationRows:
 
         Raises TapError where that row was not kept; the very first token came from none.
         """
+        position = whole_number(position, "position", error=TapError)
         if position - 1 not in self.queries:
             raise TapError(
                 f"token {position} came from the row at {position - 1}, which is not kept; "
@@ -94,7 +99,7 @@ def generate_rows(
     cache: Cache = "dynamic",
     seed: int = 0,
     route: Route | None = None,
-    memory_budget: int | None = None,
+    memory_budget: int | str | None = None,
     on_token: Progress | None = None,
     **options: Any,
 ) -> GenerationRows:
@@ -106,16 +111,18 @@ def generate_rows(
     the tokens that were read, windows put at their place. Raises ModelError, TapError where rows cannot be had
     exactly, and BudgetError before anything is computed.
     """
-    _check_generation(loaded, options, max_new_tokens=max_new_tokens, cache=cache)
+    _check_generation(loaded, options, cache=cache, on_token=on_token)
+    max_new_tokens = whole_number(max_new_tokens, "max_new_tokens", least=1, error=ModelError)
+    seed = whole_number(seed, "seed", least=0, most=_LARGEST_SEED, error=ModelError)
+    told = _told(loaded, options, max_new_tokens)
+    filters = CaptureOptions(layers=layers, heads=heads, memory_budget=memory_budget)
     transcript = opened(loaded, prompt)
     route = route or route_of(loaded)
     if route.path == "eager":
         raise TapError(f"{loaded.name}: rows cannot be had while it generates ({route.reason}); replay_rows can")
     total = transcript.prompt_length + max_new_tokens
-    plan = _plan(
-        loaded, route, transcript, total=total, read=total - 1, layers=layers, heads=heads, prompt_rows=prompt_rows
-    )
-    _check_budget(plan, memory_budget if memory_budget is not None else free_memory(loaded.device) // 2)
+    plan = _plan(loaded, route, transcript, total=total, read=total - 1, filters=filters, prompt_rows=prompt_rows)
+    _check_budget(plan, budget_of(filters.memory_budget, loaded.device))
     stitching = Stitching(plan, windows=_windows(loaded))
     ids = _generate(
         loaded,
@@ -124,7 +131,7 @@ def generate_rows(
         seed=seed,
         max_new_tokens=max_new_tokens,
         cache=cache,
-        options=options,
+        options=told,
         on_token=on_token,
     )
     whole = answered(loaded, transcript, ids, by="generated")
@@ -143,7 +150,7 @@ def replay_rows(
     prompt_rows: PromptRows = "all",
     last_row: bool = False,
     route: Route | None = None,
-    memory_budget: int | None = None,
+    memory_budget: int | str | None = None,
     on_layer: Progress | None = None,
 ) -> GenerationRows:
     """Rows of a transcript, whoever wrote it, from one forward pass over prompt and answer.
@@ -153,17 +160,20 @@ def replay_rows(
     of each layer as it is done, and of how many there are. Raises ModelError, SpanError and BudgetError before the
     pass.
     """
+    check_loaded(loaded)
+    callback(on_layer, "on_layer")
+    last_row = truth(last_row, "last_row", error=TapError)
+    filters = CaptureOptions(layers=layers, heads=heads, memory_budget=memory_budget)
     whole = transcript_of(loaded, prompt, answer, boundary=boundary)
     route = route or route_of(loaded)
     total = len(whole.tokens.ids)
     read = total if last_row else total - 1
-    plan = _plan(loaded, route, whole, total=total, read=read, layers=layers, heads=heads, prompt_rows=prompt_rows)
-    budget = memory_budget if memory_budget is not None else free_memory(loaded.device) // 2
-    _check_budget(plan, budget, copies=2)
+    plan = _plan(loaded, route, whole, total=total, read=read, filters=filters, prompt_rows=prompt_rows)
+    _check_budget(plan, budget_of(filters.memory_budget, loaded.device), copies=2)
     request = RowRequest(
         [plan.queries],
-        layers=layers,
-        heads=heads,
+        layers=filters.layers,
+        heads=filters.heads,
         stacks=plan.stacks,
         on_layer=None if on_layer is None else counting(on_layer, len(route.layers)),
     )
@@ -183,27 +193,21 @@ def _plan(
     *,
     total: int,
     read: int,
-    layers: Collection[int] | None,
-    heads: Collection[int] | None,
+    filters: CaptureOptions,
     prompt_rows: PromptRows,
 ) -> RowPlan:
     """Rows of the first `read` of `total` tokens, filtered; ModelError where the model does not go that far."""
-    check_filters(
-        route,
-        CaptureOptions(
-            layers=None if layers is None else frozenset(layers), heads=None if heads is None else frozenset(heads)
-        ),
-    )
+    check_filters(route, filters)
     source = 0 if transcript.source is None else len(transcript.source.ids)
     longest = max(read, source)
     if loaded.max_positions is not None and longest > loaded.max_positions:
         raise ModelError(f"{longest} tokens to read, but {loaded.name} has {loaded.max_positions} positions")
-    kept = [layer for layer in route.layers if layers is None or layer.index in layers]
+    kept = [layer for layer in route.layers if filters.layers is None or layer.index in filters.layers]
     return RowPlan(
         name=loaded.name,
         own=tuple(layer for layer in kept if layer.stack == "decoder"),
         cross=tuple(layer for layer in kept if layer.stack == "cross"),
-        heads=tuple(range(route.heads)) if heads is None else tuple(sorted(set(heads))),
+        heads=tuple(range(route.heads)) if filters.heads is None else tuple(sorted(filters.heads)),
         queries=_queries(prompt_rows, prompt_length=transcript.prompt_length, read=read),
         keys=total,
         source_keys=source,
@@ -211,13 +215,14 @@ def _plan(
 
 
 def _queries(prompt_rows: PromptRows, *, prompt_length: int, read: int) -> tuple[int, ...]:
-    if isinstance(prompt_rows, str) and prompt_rows not in ("all", "last"):
-        raise TapError(f"prompt_rows {prompt_rows!r} is unknown; allowed are all, last, or token positions")
-    chosen = () if isinstance(prompt_rows, str) else tuple(prompt_rows)
+    named = isinstance(prompt_rows, str)
+    if not (isinstance(prompt_rows, Iterable) and (not named or prompt_rows in ("all", "last"))):
+        raise TapError(f"prompt_rows {shown(prompt_rows)} is unknown; allowed are all, last, or token positions")
+    chosen = () if named else whole_numbers(prompt_rows, "prompt_rows", error=TapError)
     wrong = [place for place in chosen if not 0 <= place < prompt_length]
     if wrong:
         raise TapError(f"prompt_rows {wrong[0]}: the prompt has tokens 0 to {prompt_length - 1}")
-    before = range(prompt_length) if prompt_rows == "all" else chosen
+    before = range(prompt_length) if named and prompt_rows == "all" else chosen
     return tuple(sorted({*before, *range(prompt_length - 1, read)}))
 
 
@@ -226,23 +231,51 @@ def _check_budget(plan: RowPlan, budget: int, *, copies: int = 1) -> None:
     if need > budget:
         raise BudgetError(
             f"{len(plan.queries)} rows over up to {plan.keys} tokens need {readable_size(need)}; "
-            f'{readable_size(budget)} may be used: prompt_rows="last", fewer layers or heads, or a larger memory_budget'
+            f'{readable_size(budget)} may be used: prompt_rows="last", fewer layers or heads, or a larger memory budget'
         )
 
 
-def _check_generation(loaded: LoadedModel, options: Mapping[str, Any], *, max_new_tokens: int, cache: str) -> None:
+def _check_generation(loaded: LoadedModel, options: Mapping[str, Any], *, cache: str, on_token: object) -> None:
+    check_loaded(loaded)
+    callback(on_token, "on_token")
     model = base_of(loaded.model)
     if loaded.kind != "encoder" and not (hasattr(model, "can_generate") and model.can_generate()):
         raise ModelError(f'{loaded.name} is loaded without its language-model head: load_model(..., head="lm")')
-    if max_new_tokens < 1:
-        raise ModelError(f"max_new_tokens {max_new_tokens}: allowed is 1 and more")
-    if cache not in ("dynamic", "static"):
-        raise ModelError(f"cache {cache!r} is unknown; allowed are dynamic, static")
+    one_of(cache, "cache", ("dynamic", "static"), error=ModelError)
     unknown = sorted(set(options) - OPTIONS)
     if unknown:
         raise ModelError(
             f"generation option {unknown[0]!r} is not allowed here; allowed are {', '.join(sorted(OPTIONS))}"
         )
+
+
+def _told(loaded: LoadedModel, options: Mapping[str, Any], max_new_tokens: int) -> dict[str, Any]:
+    """The options as `generate` takes them; ModelError for those that it would follow without a word, or misread."""
+    told = {name: value for name, value in options.items() if value is not None}
+    if "do_sample" in told:
+        told["do_sample"] = truth(told["do_sample"], "do_sample", error=ModelError)
+    if "min_new_tokens" in told:
+        least = whole_number(told["min_new_tokens"], "min_new_tokens", least=0, most=max_new_tokens, error=ModelError)
+        told["min_new_tokens"] = least
+    for name, least in (("no_repeat_ngram_size", 0), ("prefill_chunk_size", 1), ("top_k", 0)):
+        if name in told:
+            told[name] = whole_number(told[name], name, least=least, error=ModelError)
+    for name in (name for name in _DECIMAL if isinstance(told.get(name), Real) and not isinstance(told[name], bool)):
+        told[name] = float(told[name])
+    for name in ("min_p", "top_p", "typical_p"):
+        if isinstance(told.get(name), float) and not 0 <= told[name] <= 1:
+            raise ModelError(f"{name} {told[name]}: allowed is a share from 0 to 1")
+    last = int(loaded.backbone.get_input_embeddings().weight.shape[0]) - 1
+    for name in ("eos_token_id", "suppress_tokens"):
+        if name in told:
+            several = isinstance(told[name], Iterable) and getattr(told[name], "ndim", 1) > 0
+            given = whole_numbers(told[name], name, error=ModelError) if several else (told[name],)
+            told[name] = [whole_number(one, name, least=0, most=last, error=ModelError) for one in given]
+    for word in told.get("bad_words_ids", ()):
+        wrong = [one for one in whole_numbers(word, "bad_words_ids", least=0, error=ModelError) if one > last]
+        if wrong:
+            raise ModelError(f"bad_words_ids has {wrong[0]}: {loaded.name} has ids 0 to {last}")
+    return told
 
 
 def _generate(
@@ -275,8 +308,23 @@ def _generate(
         fixed["decoder_input_ids"] = torch.tensor([transcript.tokens.ids], device=loaded.device)
     with _seeded(loaded.device, seed), torch.inference_mode(), _leaving_nothing(model), tap(model, stitching):
         told = {"do_sample": False, **fixed, **options}
-        sequence = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), **told)
+        try:
+            sequence = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), **told)
+        except (TypeError, ValueError) as error:
+            if stitching.read or not options:  # it has begun to compute: not about what it was told
+                raise
+            raise ModelError(_refusal(loaded, options, error)) from error
     return [int(token) for token in sequence[0, len(transcript.tokens.ids) :].tolist()]
+
+
+def _refusal(loaded: LoadedModel, options: Mapping[str, Any], error: Exception) -> str:
+    """What `generate` says of its options, in one line: of the one that it names, or of all."""
+    said = " ".join(str(error).split())
+    about = [name for name in options if name in said and name != "do_sample"]  # which is only ever the way out
+    if "`penalty`" in said and "repetition_penalty" in options:  # its own name for it
+        about = ["repetition_penalty"]
+    given = ", ".join(f"{name} {shown(options[name])}" for name in about or options)
+    return f"{given}: {loaded.name} cannot generate with it ({said})"
 
 
 class _Counted:

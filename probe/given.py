@@ -11,7 +11,7 @@ from probe.errors import CijingError, OutputError
 
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _LONGEST = 60  # characters of a value in a message
-_PLAIN = (str, bytes, int, float, complex, list, tuple, set, frozenset, dict, range, Path)
+_PLAIN = (str, bytes, int, float, complex, list, tuple, set, frozenset, dict, range, Path, type(None))
 
 Kind = TypeVar("Kind")
 
@@ -104,10 +104,12 @@ def callback(value: object, name: str, *, error: type[CijingError] = CijingError
 
 def shown(value: object) -> str:
     """The value short enough for a message of one line; what has no short form by its type."""
-    if value is not None and not isinstance(value, _PLAIN):
+    if not isinstance(value, _PLAIN):  # and what holds such: numbers, models, captures
         text = _repr(value)
         return text if text and len(text) <= _LONGEST and "\n" not in text else f"a {type(value).__name__}"
-    text = " ".join(_repr(value).split("\n"))
+    if isinstance(value, list | tuple | set | frozenset | dict) and not all(isinstance(one, _PLAIN) for one in value):
+        return f"a {type(value).__name__} of {len(value)}"
+    text = repr(value)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}…{text[-1]}"
 
 

@@ -8,11 +8,11 @@ import typer
 from typer.core import TyperCommand, TyperOption
 
 from probe.errors import CijingError, ModelError
+from probe.given import size_in_bytes
 
 MOST = 4096  # layers or heads that a list like 0-11 may name
 LARGEST = 2**31 - 1  # seeds and counts stand in tables as int32
 DTYPES = ("float32", "bfloat16", "float16")  # those of probe.models, which takes seconds to import
-UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
 class OnceEach(TyperCommand):
@@ -42,11 +42,10 @@ def _numbers(text: str) -> frozenset[int]:
 
 def _bytes(text: str) -> int:
     """Read "4GB", "500 MB" or a plain number of bytes."""
-    match = re.fullmatch(r"\s*(\d{1,15}(?:\.\d{1,9})?)\s*([KMGT]?)B?\s*", text, re.IGNORECASE)
-    size = int(float(match[1]) * UNITS[match[2].upper()]) if match else 0
-    if size < 1:
-        raise typer.BadParameter(f"{text!r}: allowed is a size like 4GB or 500MB")
-    return size
+    try:
+        return size_in_bytes(text, "")
+    except CijingError:
+        raise typer.BadParameter(f"{text!r}: allowed is a size like 4GB or 500MB") from None
 
 
 def picture_file(text: str) -> Path:

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from probe import alignment
 from probe.errors import SpanError
+from probe.given import is_a, whole_number
 
 
 @dataclass(frozen=True, order=True)
@@ -22,13 +23,17 @@ class Span:
 
     def __post_init__(self) -> None:
         """Refuse a span that is empty, reversed or begins before the text."""
+        for name in ("start", "end"):
+            object.__setattr__(self, name, whole_number(getattr(self, name), f"a span's {name}", error=SpanError))
         if not 0 <= self.start < self.end:
             raise SpanError(f"{self._shown()}: allowed are offsets with 0 <= start < end")
 
     @classmethod
     def of(cls, text: str, word: str, *, occurrence: int = 1) -> Span:
         """Give the span of a word's n-th occurrence in a text (counted from 1, overlapping ones included)."""
-        if not word:
+        is_a(text, str, "the text", wanted="a text", error=SpanError)
+        occurrence = whole_number(occurrence, "occurrence", error=SpanError)
+        if not is_a(word, str, "the word", wanted="a word of the text", error=SpanError):
             raise SpanError("an empty word has no span; allowed is a word of at least one character")
         if occurrence < 1:
             raise SpanError(f"occurrence {occurrence} of {word!r}: occurrences are counted from 1")

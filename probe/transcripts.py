@@ -1,8 +1,8 @@
 """Prompt and answer as one row of tokens: from text, messages or ids, written by this model or made elsewhere."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from probe.anatomy import base_of
 from probe.chat import Message, chat_text
 from probe.errors import ModelError, SpanError
+from probe.given import one_of, shown, whole_numbers
 from probe.models import LoadedModel
 from probe.spans import TokenMap, special_ids, tokenize, unknown_id
 
@@ -76,23 +77,25 @@ def transcript_of(
     stopped after the prompt went on from; SentencePiece may put a space first), or together with it ("joint": what a
     training on whole texts saw), which SpanError refuses where a token would carry characters of both.
     """
+    one_of(boundary, "boundary", get_args(Boundary), error=SpanError)
     if not isinstance(answer, str):
-        check_ids(loaded, answer, what="answer")
-        return answered(loaded, opened(loaded, prompt), answer, by="ids")
+        if boundary == "joint":
+            raise SpanError('boundary "joint" needs an answer of text: ids are tokens already; leave the boundary out')
+        ids = _ids_of(answer, "the answer", allowed="a text or a list of token ids")
+        check_ids(loaded, ids, what="answer")
+        return answered(loaded, opened(loaded, prompt), ids, by="ids")
     if not answer:
         raise SpanError("the answer is empty; allowed is a text or token ids, at least one")
     if boundary == "joint":
         return _joint(loaded, prompt, answer)
-    if boundary != "separate":
-        raise SpanError(f"boundary {boundary!r} is unknown; allowed are separate, joint")
     ids = tokenize(loaded.tokenizer, answer, add_special_tokens=False).ids
     return answered(loaded, opened(loaded, prompt), ids, by="separate")
 
 
 def check_ids(loaded: LoadedModel, ids: Sequence[int], *, what: str) -> None:
     """Raises SpanError unless the ids are at least one, each with an embedding in the model and a token's name."""
-    if not ids or not all(isinstance(token, int) for token in ids):
-        raise SpanError(f"the {what} is {str(ids)[:40]!r}; allowed is a text or a list of token ids, at least one")
+    if not ids:
+        raise SpanError(f"the {what} is empty; allowed is a text or a list of token ids, at least one")
     rows = int(loaded.backbone.get_input_embeddings().weight.shape[0])
     wrong = [(place, token) for place, token in enumerate(ids) if not 0 <= token < rows]
     if wrong:
@@ -110,12 +113,23 @@ def check_ids(loaded: LoadedModel, ids: Sequence[int], *, what: str) -> None:
 def _prompt_tokens(loaded: LoadedModel, prompt: Prompt) -> TokenMap:
     if isinstance(prompt, str):
         return _without_end(loaded, tokenize(loaded.tokenizer, prompt))
-    if prompt and all(isinstance(part, Mapping) for part in prompt):
+    if _is_chat(prompt):
         text = chat_text(loaded, cast("Sequence[Message]", prompt), to_answer=True)
         return tokenize(loaded.tokenizer, text, add_special_tokens=False, parse_special_tokens=True)
-    ids = cast("Sequence[int]", prompt)
+    ids = _ids_of(prompt, "the prompt", allowed="a text, chat messages, or a list of token ids")
     check_ids(loaded, ids, what="prompt")
     return _appended(loaded.tokenizer, _no_tokens(), ids)
+
+
+def _ids_of(given: object, what: str, *, allowed: str) -> tuple[int, ...]:
+    """The token ids of a list, an array or a tensor of one axis; a set has no order. SpanError."""
+    if (
+        isinstance(given, str | bytes | Mapping | Set)
+        or not isinstance(given, Iterable)
+        or getattr(given, "ndim", 1) != 1
+    ):
+        raise SpanError(f"{what} is {shown(given)}; allowed is {allowed}")
+    return whole_numbers(given, what, error=SpanError)
 
 
 def _without_end(loaded: LoadedModel, tokens: TokenMap) -> TokenMap:
@@ -154,7 +168,7 @@ def _joint(loaded: LoadedModel, prompt: Prompt, answer: str) -> Transcript:
 
 
 def _is_chat(prompt: Prompt) -> bool:
-    return bool(prompt) and all(isinstance(part, Mapping) for part in prompt)
+    return isinstance(prompt, list | tuple) and bool(prompt) and all(isinstance(part, Mapping) for part in prompt)
 
 
 def _start_token(loaded: LoadedModel) -> TokenMap:

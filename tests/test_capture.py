@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from probe.capture import CaptureOptions, batches, capture, prepare
+from probe.capture import CaptureOptions, batches, capture, prepare, readable_size
 from probe.captures import load_capture, save_capture
-from probe.cases import case_of
-from probe.errors import BudgetError, ModelError, OutputError, SpanError
+from probe.cases import CaseSet, case_of
+from probe.errors import BudgetError, CijingError, ModelError, OutputError, SpanError
 from probe.models import model_from_parts
 from probe.routes import batch_for, eager_maps, route_of
 from tests.tiny import FAMILIES
@@ -86,9 +86,9 @@ def test_filters_keep_only_the_asked_layers_and_heads_and_refuse_what_is_not_the
     assert [layer.index for layer in some.layers] == [2] and some.heads == (0, 3)
     assert np.array_equal(some.rows[0], everything.rows[2][[0, 3]])
     assert np.array_equal(some.value_norms[0], everything.value_norms[2][[0, 3]])
-    with pytest.raises(ModelError, match=r"--layers 99.*0-2"):
+    with pytest.raises(ModelError, match=r"^layers 99.*0-2"):
         list(capture(model, cases(), options=CaptureOptions(layers=frozenset({99}))))
-    with pytest.raises(ModelError, match=r"--heads 7.*0-3"):
+    with pytest.raises(ModelError, match=r"^heads 7.*0-3"):
         list(capture(model, cases(), options=CaptureOptions(heads=frozenset({7}))))
 
 
@@ -98,7 +98,7 @@ def test_a_batch_that_needs_more_than_the_budget_is_refused_before_the_forward_p
     hook = model.backbone.register_forward_pre_hook(lambda module, args: ran.append(module))
     route = route_of(model)
     ran.clear()
-    with pytest.raises(BudgetError, match=r"needs .* may be used: .*--memory-budget"):
+    with pytest.raises(BudgetError, match=r"needs .* may be used: .*larger memory budget"):
         list(capture(model, cases(), route=route, options=CaptureOptions(memory_budget=1000)))
     assert not ran
     list(capture(model, cases(), route=route, options=CaptureOptions(memory_budget=10**9)))
@@ -117,7 +117,7 @@ def test_a_text_longer_than_the_models_positions_is_refused_or_cut_around_the_ta
     model = loaded("bert")  # 64 positions
     long = "我喜欢" * 40 + "牛顿被苹果砸中" + "我们热爱和平" * 30
     case = case_of(long, target="苹果", cues=["砸中"], id="long")
-    with pytest.raises(SpanError, match=r"case 'long': 309 tokens, .* 64 positions: --cut-to-fit"):
+    with pytest.raises(SpanError, match=r"case 'long': 309 tokens, .* 64 positions: cut_to_fit \(--cut-to-fit\)"):
         prepare(model, [case])
     (cut,) = prepare(model, [case], cut=True)
     assert cut.was_cut and 60 <= len(cut.tokens.ids) <= 64
@@ -256,5 +256,67 @@ def test_weights_too_large_for_half_precision_are_refused_with_the_way_out():
     with torch.no_grad():
         model.layers[1].self_attn.q_proj.weight.mul_(1e6)
     half = model_from_parts(model.to(torch.float16), tokenizer, name="half")
-    with pytest.raises(ModelError, match=r"too large for float16: try --dtype float32"):
+    with pytest.raises(ModelError, match=r"too large for float16: try dtype float32"):
         list(capture(half, cases()))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"layers": []}, "layers is empty: .* None for all"),
+        ({"heads": set()}, "heads is empty"),
+        ({"layers": [-1]}, "layers has -1"),
+        ({"heads": 3}, "heads 3: allowed is a list"),
+        ({"batch_tokens": 0}, "batch_tokens 0: .* from 1"),
+        ({"memory_budget": float("nan")}, "memory_budget nan: .* like 4GB"),
+        ({"memory_budget": -1}, "memory_budget -1"),
+        ({"memory_budget": "much"}, "memory_budget 'much'"),
+        ({"states": "no"}, "states 'no': allowed are True and False"),
+        ({"cache": ""}, "cache '': allowed is the name"),
+    ],
+)
+def test_options_that_cannot_be_meant_are_refused_when_they_are_made(given, message):
+    with pytest.raises(CijingError, match=f"^{message}") as refused:
+        CaptureOptions(**given)
+    assert "\n" not in str(refused.value)
+
+
+def test_options_take_any_collection_a_size_in_words_and_a_folder_as_text(tmp_path):
+    options = CaptureOptions(
+        layers=range(2), heads=np.array([3, 0]), memory_budget="1.5 GB", cache=str(tmp_path), batch_tokens=np.int64(64)
+    )
+    same = CaptureOptions(
+        layers=frozenset({0, 1}), heads=frozenset({0, 3}), memory_budget=1_500_000_000, cache=tmp_path, batch_tokens=64
+    )
+    assert options == same and hash(options) == hash(same)
+    (one,) = capture(loaded("bert"), cases()[:1], options=options)
+    assert one.heads == (0, 3) and len(list(tmp_path.rglob("*.safetensors"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"cases": "苹果"}, "cases is '苹果'; allowed is a list of cases"),
+        ({"cases": case_of("苹果", target="苹果")}, r"cases is a Case; allowed is a list of it: \[case\]"),
+        ({"cases": CaseSet(name="x", cases=tuple(cases()))}, r"cases is a CaseSet; allowed is load_cases\(...\)"),
+        ({"cases": None}, "cases is None"),
+        ({"cases": ["苹果"]}, "one of the cases is '苹果'; allowed is a Case"),
+        ({"loaded": torch.nn.Linear(2, 2)}, "loaded is a Linear; allowed is a LoadedModel"),
+        ({"loaded": None}, "loaded is None"),
+        ({"options": {"layers": [0]}}, "options is {.*}; allowed is CaptureOptions"),
+        ({"route": "tap"}, "route is 'tap'"),
+        ({"progress": 5}, "progress 5: allowed is a function, or None"),
+        ({"on_layer": "x"}, "on_layer 'x'"),
+    ],
+)
+def test_what_is_no_model_case_or_option_is_refused_by_the_call_itself(given, message):
+    with pytest.raises(CijingError, match=f"^{message}") as refused:
+        capture(**{"loaded": loaded("bert"), "cases": cases(), **given})
+    assert "\n" not in str(refused.value)
+    if "cases" in given:
+        with pytest.raises(CijingError, match=f"^{message}"):
+            prepare(loaded("bert"), given["cases"])
+
+
+def test_a_size_below_zero_is_readable_too():
+    assert readable_size(-2_000) == "-2.0 kB" and readable_size(2_000_000) == "2.0 MB"

@@ -480,3 +480,45 @@ def test_fifty_thousand_cases_load_in_seconds(read, suffix, seconds):
 def test_the_shipped_sets_are_read_by_their_names_and_only_by_them(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert all(load_cases(name).name == name for name in shipped_sets())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"text": None}, "case 'text': text is None; allowed is a text"),
+        ({"text": b"x"}, "case 'text': text is b'x'"),
+        ({"text": 5}, "case 'text': text is 5"),
+        ({"id": 5}, "id is 5; allowed is a text"),
+        ({"target": None}, "case 'text': target is None; allowed is a word of the text, or a Span"),
+        ({"target": b"x"}, "case 'text': target is b'x'"),
+        ({"occurrence": "1"}, "case 'text': occurrence '1': allowed is a whole number"),
+        ({"occurrence": None}, "case 'text': occurrence None"),
+        ({"occurrence": True}, "case 'text': occurrence True"),
+        ({"cues": "喜"}, "case 'text': cues is the word '喜'; allowed is a list"),
+        ({"cues": None}, "case 'text': cues is None; allowed is a list"),
+        ({"cues": ["喜", 5]}, "case 'text': cue is 5; allowed is a word of the text, or a Span"),
+        ({"cues": ["我"]}, "case 'text': cue '我' stands 2 times in the text; say which: give a Span"),
+    ],
+)
+def test_case_of_names_what_is_of_the_wrong_kind(changes, message):
+    with pytest.raises(CasesError, match=f"^{message}") as refused:
+        case_of(**{"text": "我喜欢我苹果", "target": "苹果", **changes})
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"id": 1}, "case 1: id is 1; allowed is a text"),
+        ({"sense": None}, "case 'x': sense is None"),
+        ({"target": (0, 1)}, r"case 'x': target is \(0, 1\); allowed is a Span"),
+        ({"cues": [(0, 1)]}, "case 'x': cues is .*; allowed is a list of Spans"),
+        ({"cues": "喜"}, "case 'x': cues is '喜'"),
+        ({"meta": {"a": 1}}, "case 'x': meta is {'a': 1}; allowed is a mapping of names to texts"),
+        ({"meta": None}, "case 'x': meta is None"),
+    ],
+)
+def test_a_case_of_the_wrong_kinds_is_refused(changes, message):
+    with pytest.raises(CasesError, match=f"^{message}"):
+        Case(**{"id": "x", "text": "我喜欢苹果", "target": Span(3, 5), **changes})
+    assert Case(id="x", text="我喜欢苹果", target=Span(3, 5), cues=[Span(1, 3)]).cues == (Span(1, 3),)

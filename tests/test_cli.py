@@ -271,9 +271,9 @@ def test_attend_piped_has_no_colour_and_says_nothing_but_the_map(bert: Path) -> 
 @pytest.mark.parametrize(
     ("option", "says"),
     [
-        (["--layers", "99"], "--layers 99: this model has attention layers 0-2"),
-        (["--heads", "4"], "--heads 4: this model has heads 0-3"),
-        (["--memory-budget", "1KB"], "raise --memory-budget"),
+        (["--layers", "99"], "layers 99: this model has attention layers 0-2"),
+        (["--heads", "4"], "heads 4: this model has heads 0-3"),
+        (["--memory-budget", "1KB"], "a larger memory budget"),
         (["--device", "cuda:999"], "device 'cuda:999': "),
         (["--png", "no-such-folder/a.png"], "no-such-folder/a.png"),
         (["--revision", "main"], "has no revisions"),

@@ -1,6 +1,8 @@
 """Captures as BertViz, TransformerLens, pandas and safetensors want them."""
 
 import json
+import os
+import stat
 from dataclasses import replace
 
 import numpy as np
@@ -8,6 +10,7 @@ import pytest
 import torch
 import transformers
 from safetensors import safe_open
+from safetensors.numpy import save_file
 
 from probe.capture import capture
 from probe.captures import CaptureOptions, load_capture, save_capture
@@ -184,3 +187,65 @@ def test_a_place_that_cannot_be_written_is_one_line(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match=r"cannot write the export \("):
         save_tensors(whole("bert")[1], tmp_path / "file" / "x.safetensors")
+
+
+@pytest.mark.parametrize("given", [None, "x", [], 5])
+def test_what_is_no_single_capture_is_refused_in_one_line(given, tmp_path):
+    calls = (bertviz_arguments, hooked_tensors, lambda one: save_tensors(one, tmp_path / "x"),
+             lambda one: save_capture(one, tmp_path / "x"))  # fmt: skip
+    for call in calls:
+        with pytest.raises(OutputError, match=r"^capture is .*; allowed is one Capture"):
+            call(given)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_table_needs_a_list_of_captures():
+    _, one = whole("bert")
+    for given, message in (
+        (one, "captures is a Capture; .* of one too"),
+        ("x", "captures is 'x'"),
+        ([1], "one of the"),
+    ):
+        with pytest.raises(OutputError, match=f"^{message}"):
+            attention_table(given)
+    with pytest.raises(OutputError, match=r"^capture is a list of 1;"):
+        bertviz_arguments([one])
+
+
+def test_files_are_written_through_links_with_the_usual_permissions_and_nothing_but_files_is_replaced(tmp_path):
+    _, one = whole("bert")
+    (tmp_path / "link").symlink_to(tmp_path / "there" / "file")
+    before = os.umask(0o027)
+    try:
+        for write, name in ((save_tensors, "export"), (save_capture, "link")):
+            write(one, str(tmp_path / name))
+    finally:
+        os.umask(before)
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "there" / "file").is_file()
+    assert [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("export", "link")] == [0o640, 0o640]
+    (tmp_path / "export").chmod(0o600)
+    save_tensors(one, tmp_path / "export")
+    assert stat.S_IMODE((tmp_path / "export").stat().st_mode) == 0o600
+    (tmp_path / "to null").symlink_to("/dev/null")
+    for place, what in (("/dev/null", "a device"), (tmp_path / "to null", "a device"), (tmp_path, "a folder")):
+        with pytest.raises(OutputError, match=f"is {what}.*, not a file; cannot write the export there"):
+            save_tensors(one, place)
+    assert {path.name for path in tmp_path.rglob("*")} == {"export", "link", "there", "file", "to null"}
+
+
+def test_what_is_no_capture_is_said_by_its_kind(tmp_path):
+    _, one = whole("bert")
+    save_tensors(one, tmp_path / "export")
+    save_file({"weight": np.zeros(2, dtype=np.float32)}, tmp_path / "weights")
+    for place, what in (
+        (tmp_path, "a folder"),
+        (tmp_path / "export", "an export of save_tensors"),
+        (tmp_path / "weights", "a safetensors file, for example a model's weights"),
+        (tmp_path / "none", "no file there"),
+    ):
+        with pytest.raises(OutputError, match=f": {what}.*; allowed is a file that save_capture wrote$"):
+            load_capture(place)
+    with pytest.raises(OutputError, match=r"^path 5: allowed is the name of a file"):
+        load_capture(5)
+    save_capture(one, str(tmp_path / "one"))
+    assert np.array_equal(load_capture(str(tmp_path / "one")).rows, one.rows)

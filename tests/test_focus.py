@@ -7,7 +7,7 @@ import pytest
 
 from probe.captures import Capture
 from probe.cases import case_of
-from probe.errors import TapError
+from probe.errors import CijingError, TapError
 from probe.findings import observation_frame
 from probe.labels import Layer
 from probe.measures.focus import (
@@ -17,6 +17,7 @@ from probe.measures.focus import (
     focus,
     matched_control,
     mean_distance,
+    merged_row,
     rank_of,
     weighted_lengths,
     weighted_rows,
@@ -157,7 +158,7 @@ def test_a_row_that_carries_nothing_is_not_a_number_rather_than_uniform():
     [
         ("value norm", "the eager path shows no values"),
         ("transformed norm", r"CaptureOptions\(transformed_norms=True\)"),
-        ("norm", "allowed are value norm, transformed norm"),
+        ("norm", "allowed are none, value norm, transformed norm"),
     ],
 )
 def test_a_weighting_that_the_capture_cannot_give_is_refused(weighting, message):
@@ -177,3 +178,24 @@ def test_observations_say_how_their_rows_were_weighted():
     assert [set(frame["weighting"]) for frame in frames] == [{"none"}, {"value norm"}]
     first = [frame[(frame["key"] == "first")]["value"].item() for frame in frames]
     assert first[0] > 5 * first[1]
+
+
+def test_a_weighting_that_there_is_not_is_refused_with_all_that_there_are():
+    one = made(ROW, BACK)
+    for call in (focus, weighted_rows):
+        for weighting in ("foo", None, ["none"]):
+            with pytest.raises(TapError, match=r"is unknown; allowed are none, value norm, transformed norm$"):
+                call(one, weighting=weighting)
+
+
+def test_measures_of_what_is_no_capture_are_refused_and_so_is_a_row_that_was_not_kept():
+    one = made(ROW, BACK)
+    for call in (
+        focus,
+        lambda given: weighted_rows(given, "none"),
+        lambda given: weighted_lengths(given, "value norm"),
+    ):
+        with pytest.raises(CijingError, match=r"^capture is a list of 1; allowed is one Capture"):
+            call([one])
+    with pytest.raises(TapError, match=r"^token 7 of case 'x' has no row; kept are"):
+        merged_row(one, [7])

@@ -6,8 +6,9 @@ import torch
 from transformers import GenerationConfig
 
 from probe import generation, stitching
+from probe.captures import CaptureOptions
 from probe.edits import EdgeEdit
-from probe.errors import BudgetError, ModelError, SpanError, TapError
+from probe.errors import BudgetError, CijingError, ModelError, SpanError, TapError
 from probe.generation import generate_rows, replay_rows
 from probe.models import model_from_parts
 from probe.rowrequest import RowRequest
@@ -453,12 +454,92 @@ def test_a_text_prompt_of_a_decoder_ends_before_the_end_token():
         (lambda one: generate_rows(one, PROMPT, max_new_tokens=2, heads=[9]), ModelError, "heads 0-3"),
         (lambda one: generate_rows(one, PROMPT, max_new_tokens=2, memory_budget=99), BudgetError, "fewer layers"),
         (lambda one: replay_rows(one, PROMPT, [5], memory_budget=99), BudgetError, "prompt_rows"),
+        (lambda one: generate_rows(one, PROMPT, max_new_tokens=2, memory_budget=-1), BudgetError, "bytes from 1"),
+        (lambda one: generate_rows(one, PROMPT, max_new_tokens=2, layers=[]), ModelError, "layers is empty"),
+        (lambda one: replay_rows(one, PROMPT, [5], heads=[]), ModelError, "heads is empty"),
+        (lambda one: generate_rows(one, PROMPT, max_new_tokens=2.0), ModelError, "max_new_tokens 2.0"),
+        (lambda one: generate_rows(one, PROMPT, max_new_tokens=2, seed=-1), ModelError, "seed -1: .* from 0 to"),
+        (lambda one: generate_rows(one, PROMPT, max_new_tokens=2, seed=2**63), ModelError, f"to {2**63 - 1}"),
+        (lambda one: generate_rows(one, PROMPT, max_new_tokens=2, prompt_rows=5), TapError, "5 is unknown; .* all, l"),
+        (lambda one: generate_rows(one, PROMPT, max_new_tokens=2, prompt_rows=["a"]), TapError, "has 'a'"),
+        (lambda one: generate_rows(one, PROMPT, max_new_tokens=2, on_token=5), CijingError, "on_token 5"),
+        (lambda one: replay_rows(one, PROMPT, [5], on_layer="x"), CijingError, "on_layer 'x'"),
+        (lambda one: replay_rows(one, PROMPT, [5], last_row="no"), TapError, "last_row 'no': allowed are True"),
+        (lambda one: replay_rows(one, PROMPT, "苹", boundary=None), SpanError, "None is unknown"),
+        (lambda one: replay_rows(one, PROMPT, [5], boundary="joint"), SpanError, "needs an answer of text"),
+        (lambda one: replay_rows(one, PROMPT, [5.0]), SpanError, r"answer has 5\.0"),
+        (lambda one: generate_rows(one.model, PROMPT, max_new_tokens=2), ModelError, "loaded is a LlamaForCausalLM"),
+        (lambda one: replay_rows(one.model, PROMPT, [5]), ModelError, "allowed is a LoadedModel"),
     ],
 )
 def test_impossible_requests_are_refused_in_one_line(loaded_of, call, error, message):
     with pytest.raises(error, match=message) as refused:
         call(loaded_of("llama"))
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("given", [b"x", 5, None, {5, 6}, {"role": "user"}, torch.tensor([[5, 6]])])
+def test_what_is_neither_text_nor_messages_nor_ids_is_refused_in_one_line(loaded_of, given):
+    for call, allowed in (
+        (lambda: generate_rows(loaded_of("llama"), given, max_new_tokens=2), "a text, chat messages, or a list of"),
+        (lambda: replay_rows(loaded_of("llama"), PROMPT, given), "a text or a list of token ids$"),
+    ):
+        with pytest.raises(SpanError, match=f"^the (prompt|answer) is .*; allowed is {allowed}"):
+            call()
+
+
+@pytest.mark.parametrize("kind", [tuple, np.array, torch.tensor, iter])
+def test_ids_may_stand_in_a_list_an_array_or_a_tensor(loaded_of, kind):
+    found = replay_rows(loaded_of("llama"), kind([7, 8, 9]), kind([5, 6]))
+    assert found.tokens.ids == (7, 8, 9, 5, 6) and all(type(token) is int for token in found.tokens.ids)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"do_sample": True, "temperature": 0.0}, "temperature 0.0: llama cannot generate"),
+        ({"repetition_penalty": 0.0, "do_sample": True}, "repetition_penalty 0.0: llama cannot generate"),
+        ({"bad_words_ids": "x"}, "bad_words_ids 'x'"),
+        ({"bad_words_ids": [[5], [100_000]]}, "bad_words_ids has 100000: llama has ids 0 to"),
+        ({"min_new_tokens": 3}, "min_new_tokens 3: .* from 0 to 2"),
+        ({"eos_token_id": 100_000}, "eos_token_id 100000: .* from 0 to"),
+        ({"eos_token_id": [5, -1]}, "eos_token_id -1"),
+        ({"do_sample": "no"}, "do_sample 'no': allowed are True and False"),
+        ({"do_sample": True, "top_p": 2}, "top_p 2.0: allowed is a share"),
+        ({"top_k": 1.5}, "top_k 1.5"),
+    ],
+)
+def test_an_option_that_cannot_be_followed_is_named_in_one_line(loaded_of, options, named):
+    with pytest.raises(ModelError, match=f"^{named}") as refused:
+        generate_rows(loaded_of("llama"), PROMPT, max_new_tokens=2, **options)
+    assert "\n" not in str(refused.value)
+
+
+def test_an_error_of_the_callers_own_function_stays_what_it_is(loaded_of):
+    def fails(done, total):
+        raise ValueError("temperature")
+
+    with pytest.raises(ValueError, match=r"^temperature$"):
+        generate_rows(loaded_of("llama"), PROMPT, max_new_tokens=2, temperature=0.5, do_sample=True, on_token=fails)
+
+
+def test_layers_heads_and_options_are_taken_in_any_natural_form(loaded_of):
+    loaded = loaded_of("llama")
+    some = generate_rows(
+        loaded, PROMPT, max_new_tokens=np.int64(2), layers=np.array([2, 0]), heads=range(1, 3), prompt_rows=(1,),
+        memory_budget="1GB", eos_token_id=torch.tensor(1), temperature=2, do_sample=True,
+    )  # fmt: skip
+    assert [layer.index for layer in some.layers] == [0, 2] and some.heads == (1, 2) and 1 in some.queries
+    again = replay_rows(loaded, PROMPT, some.ids, layers=iter([0, 2]), heads={1, 2}, prompt_rows=np.array([1]))
+    assert np.abs(again.rows - some.rows).max() <= 1e-5
+
+
+def test_the_row_of_what_is_no_position_is_refused(loaded_of):
+    found = replay_rows(loaded_of("llama"), PROMPT, [5])
+    for position in ("a", 2.0, True, None):
+        with pytest.raises(TapError, match=r"^position .*: allowed is a whole number$"):
+            found.predicting_row(position)
+    assert np.array_equal(found.predicting_row(np.int64(2)), found.predicting_row(2))
 
 
 def test_ids_that_the_tokenizer_does_not_have_are_refused():
@@ -506,8 +587,7 @@ def test_an_unknown_window_and_a_filled_place_without_a_token_are_refused(loaded
         opened(loaded, PROMPT),
         total=12,
         read=11,
-        layers=None,
-        heads=None,
+        filters=CaptureOptions(),
         prompt_rows="all",
     )
     layer = plan.own[0]

@@ -472,3 +472,18 @@ def test_the_zoo_really_splits_characters_and_a_special_name_can_come_out_of_the
     assert zoo.slow_bert()("[SEP]", split_special_tokens=True, add_special_tokens=False).input_ids == [2]
     assert "offset_mapping" not in zoo.slow_bert()("我")
     assert json.loads(zoo.wordpiece().backend_tokenizer.to_str())["model"]["type"] == "WordPiece"
+
+
+@pytest.mark.parametrize("edges", [("0", 1), (0, 1.0), (None, 1), (False, 1)])
+def test_a_span_of_what_are_no_whole_numbers_is_refused(edges):
+    with pytest.raises(SpanError, match=r"^a span's (start|end) .*: allowed is a whole number$"):
+        Span(*edges)
+    assert type(Span(np.int64(0), np.int64(1)).end) is int
+
+
+def test_a_span_is_found_of_a_word_in_a_text_only():
+    for arguments, message in (((None, "x"), "the text is None"), (("x", None), "the word is None")):
+        with pytest.raises(SpanError, match=f"^{message}"):
+            Span.of(*arguments)
+    with pytest.raises(SpanError, match=r"^occurrence '1': allowed is a whole number$"):
+        Span.of("x", "x", occurrence="1")

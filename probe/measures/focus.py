@@ -15,8 +15,9 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from probe.captures import Capture, Prepared
+from probe.captures import Capture, Prepared, one_capture
 from probe.errors import TapError
+from probe.given import one_of
 
 Floats = NDArray[np.float32]
 Weighting = Literal["none", "value norm", "transformed norm"]
@@ -53,6 +54,8 @@ def focus(capture: Capture, *, weighting: Weighting = "none") -> Floats:
     Not defined are: a cue that a causal layer cannot see, a control where the text has no matching word, anything
     about cues where the case has none.
     """
+    one_capture(capture)
+    one_of(weighting, "weighting", WEIGHTINGS, error=TapError)
     capture = capture if weighting == "none" else replace(capture, rows=weighted_rows(capture, weighting))
     target, cue = list(capture.target), [index for words in capture.cues for index in words]
     grids = np.full((len(FOCUS), *capture.rows.shape[:2]), np.nan, dtype=np.float32)
@@ -74,7 +77,8 @@ def weighted_rows(capture: Capture, weighting: Weighting) -> Floats:
     "value norm" takes the value vector, "transformed norm" the value through its head's part of W_O (Kobayashi et al.
     2020); "none" gives the rows as they are. TapError where the capture lacks the norms.
     """
-    if weighting == "none":
+    one_capture(capture)
+    if one_of(weighting, "weighting", WEIGHTINGS, error=TapError) == "none":
         return capture.rows
     lengths = weighted_lengths(capture, weighting)
     with np.errstate(invalid="ignore"):  # a row that carries nothing has no distribution: NaN
@@ -84,10 +88,9 @@ def weighted_rows(capture: Capture, weighting: Weighting) -> Floats:
 
 def weighted_lengths(capture: Capture, weighting: Weighting) -> Floats:
     """Length of the vector that each key sends to each query, weight times norm: [layer, head, query, key]."""
+    one_capture(capture)
     found = {"value norm": capture.value_norms, "transformed norm": capture.transformed_norms}
-    if weighting not in found:
-        raise TapError(f"weighting {weighting!r} has no lengths; allowed are {', '.join(found)}")
-    norms = found[weighting]
+    norms = found[one_of(weighting, "weighting", tuple(found), error=TapError)]
     if norms is None:
         way = (
             "the eager path shows no values"
@@ -100,7 +103,13 @@ def weighted_lengths(capture: Capture, weighting: Weighting) -> Floats:
 
 
 def merged_row(capture: Capture, word: Sequence[int]) -> Floats:
-    """The attention row of a word: mean over its tokens, [layer, head, key]."""
+    """The attention row of a word: mean over its tokens, [layer, head, key]; TapError where a token's is not kept."""
+    missing = [token for token in word if token not in capture.queries]
+    if missing:
+        raise TapError(
+            f"token {missing[0]} of case {capture.case.id!r} has no row; kept are those of the target and the cues, "
+            "or all with CaptureOptions(whole_maps=True)"
+        )
     places = [capture.queries.index(token) for token in word]
     merged: Floats = capture.rows[:, :, places].mean(axis=2)
     return merged
