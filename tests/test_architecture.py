@@ -27,7 +27,18 @@ ORDER = (
     *("walk_formulas", "walk_story", "walk_lines"),
     *("comparison", "comparison_pieces", "comparison_senses", "comparison_states"),
     *("comparison_words", "comparison_senses_story", "comparison_story", "comparison_study", "changes"),
-    *("chat", "transcripts", "stitching", "generation", "glance", "terminal", "options", "launch", "__main__"),
+    *(
+        "chat",
+        "transcripts",
+        "stitching",
+        "answering",
+        "generation",
+        "glance",
+        "terminal",
+        "options",
+        "launch",
+        "__main__",
+    ),
 )
 HOMES = {
     "AttentionInterface": ("probe/rowtap.py",),
