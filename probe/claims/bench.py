@@ -28,7 +28,7 @@ class Sizes:
     words: int = 24  # cue words of `far`
     layer_words: int = 24  # of these, cut layer by layer in the encoder
     decoder_layer_words: int = 8  # the same in the decoder, which is slower
-    epochs: int = 8  # of the biLSTM
+    epochs: int = 16  # of the biLSTM
     long_texts: int = 6
     long_tokens: int = 700
     carriers: int = 12
@@ -109,6 +109,12 @@ class Bench:
         items = [item for item in prepare(self.encoder, self.apple) if not is_neutral(item) and item.case.sense]
         return target_states(self.captures(self.encoder, items, "states of apple"))
 
+    @cached_property
+    def word_states(self) -> "TargetStates":
+        """The same of the words of `senses`."""
+        cases = first_groups(load_cases("senses").cases, self.sizes.groups)
+        return target_states(self.captures(self.encoder, prepare(self.encoder, cases), "states of senses"))
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TargetStates:
@@ -118,6 +124,7 @@ class TargetStates:
     states: NDArray[np.float64]  # [case, state layer, dim]
     senses: tuple[str, ...]
     groups: tuple[str, ...]
+    words: tuple[str, ...]
 
 
 def target_states(captures: Sequence[Capture]) -> TargetStates:
@@ -132,6 +139,7 @@ def target_states(captures: Sequence[Capture]) -> TargetStates:
         states=np.stack(states).astype(np.float64),
         senses=tuple(one.case.sense for one in captures),
         groups=tuple(one.case.group or one.case.id for one in captures),
+        words=tuple(one.case.target.cut(one.case.text) for one in captures),
     )
 
 

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from probe.captures import Capture
 from probe.cases import load_cases
-from probe.claims.bench import Bench
+from probe.claims.bench import Bench, TargetStates
 from probe.claims.bilstm import bilstm_state, numbered, train_bilstm
 from probe.claims.embedding import planted_states, told_apart
 from probe.claims.records import Bears, Finding, Grid, Part, mean_number, more_than
@@ -16,47 +17,44 @@ from probe.spans import tokenize
 
 Floats = NDArray[np.float64]
 _SETS = ("apple", "relations", "senses")
+_SHOWN = ("rung_row", "rung_lstm", "rung_lstm_untrained", "rung_transformer", "rung_bag")
 
 
 def rungs(bench: Bench) -> Finding:
-    """Sense accuracy of 苹果 on each rung, with one group left out, beside the bag of the other words."""
-    found = bench.apple_states
-    trained, untrained, losses = _lstm_states(bench)
+    """Sense accuracy on each rung in `apple` and `senses`, one group left out, beside the bag of the other words."""
+    items = [*bench.apple_states.items, *bench.word_states.items]
+    trained, untrained, losses = _lstm_states(bench, items)
     table = bench.encoder.backbone.get_input_embeddings().weight.detach().float().cpu().numpy()
-    row = np.array([table[[one.tokens.ids[i] for i in one.target]].mean(0) for one in found.items], dtype=np.float64)
-    bag = np.array([context_embedding(one) for one in found.items], dtype=np.float64)
-    order = np.random.default_rng(bench.seed).permutation(len(trained))
+    row = np.array([table[[one.tokens.ids[i] for i in one.target]].mean(0) for one in items], dtype=np.float64)
+    found = (bench.apple_states, bench.word_states)
+    labels = [sense for one in found for sense in one.senses]
     states = {
         "rung_row": row,
         "rung_lstm": trained,
         "rung_lstm_untrained": untrained,
-        "rung_transformer": found.states[:, -1],
-        "rung_bag": bag,
-        "planted": planted_states(row, found.senses, seed=bench.seed),
-        "shuffled": trained[order],
+        "rung_transformer": np.concatenate([one.states[:, -1] for one in found]),
+        "rung_bag": np.array([context_embedding(one) for one in items], dtype=np.float64),
+        "planted": planted_states(row, labels, seed=bench.seed),
+        "shuffled": trained[np.random.default_rng(bench.seed).permutation(len(trained))],
     }
-    right = {name: told_apart(each, found.senses, found.groups) for name, each in states.items()}
-    units = [unit_of(one) for one in found.items]
+    right = {name: told_by_word(each, found) for name, each in states.items()}
+    units = [unit_of(one) for one in items]
 
     def part(key: str, one: str, other: str, bears: Bears) -> Part:
-        gains = {
-            name: mean_number(right[name] - right[other], units, seed=bench.seed)
-            for name in (one, "planted", "shuffled")
-        }
+        number, planted, shuffled = (
+            mean_number(right[name] - right[other], units, seed=bench.seed) for name in (one, "planted", "shuffled")
+        )
         return Part(
             key=key,
             bears=bears,
             rule=more_than(0.0),
             unit="points",
-            number=gains[one],
-            planted=gains["planted"],
-            must_fail=gains["shuffled"],
+            number=number,
+            planted=planted,
+            must_fail=shuffled,
         )
 
-    rows = []
-    for name in ("rung_row", "rung_lstm", "rung_lstm_untrained", "rung_transformer", "rung_bag"):
-        number = mean_number(right[name], units, seed=bench.seed)
-        rows.append((name, number.estimate, number.low, number.high))
+    numbers = {name: mean_number(right[name], units, seed=bench.seed) for name in _SHOWN}
     return Finding(
         key="rungs",
         parts=(
@@ -65,28 +63,43 @@ def rungs(bench: Bench) -> Finding:
             part("lstm_over_bag", "rung_lstm", "rung_bag", "beside"),
         ),
         grids=(
-            Grid(caption="rungs", columns=("known_from", "accuracy", "low", "high"), rows=tuple(rows)),
             Grid(
-                caption="training",
-                columns=("epoch", "loss"),
-                rows=tuple((number, loss) for number, loss in enumerate(losses, 1)),
+                caption="rungs",
+                columns=("known_from", "accuracy", "low", "high"),
+                rows=tuple((name, one.estimate, one.low, one.high) for name, one in numbers.items()),
             ),
+            Grid(caption="training", columns=("epoch", "loss"), rows=tuple(enumerate(losses, 1))),
         ),
     )
 
 
-def _lstm_states(bench: Bench) -> tuple[Floats, Floats, list[float]]:
+def told_by_word(states: Floats, found: Sequence[TargetStates]) -> Floats:
+    """1 where a case's sense is told among its own word's senses, [case]; states [case, dim] in the order of `found`."""
+    right = np.full(len(states), np.nan)
+    words = [word for one in found for word in one.words]
+    senses = [sense for one in found for sense in one.senses]
+    # One word may stand in both sets under other names of its senses: they are told apart within a set.
+    groups = [group for one in found for group in one.groups]
+    sets = [place for place, one in enumerate(found) for _ in one.words]
+    for word, number in dict.fromkeys(zip(words, sets, strict=True)):
+        own = [i for i in range(len(states)) if words[i] == word and sets[i] == number]
+        right[own] = told_apart(states[own], [senses[i] for i in own], [groups[i] for i in own])
+    return right
+
+
+def _lstm_states(bench: Bench, items: Sequence[Capture]) -> tuple[Floats, Floats, list[float]]:
     """States of the target, trained and untrained, [case, dim] each, and the loss of each epoch.
 
     Trained on the shipped sentences as a language model: no sense is shown to it.
     """
-    found, sizes = bench.apple_states, bench.sizes
+    sizes = bench.sizes
     extra = [tokenize(bench.encoder.tokenizer, text).ids for text in _sentences(sizes.groups)]
-    texts = numbered([*(one.tokens.ids for one in found.items), *extra])
+    texts = numbered([*(one.tokens.ids for one in items), *extra])
+    known = list(dict.fromkeys(map(tuple, texts)))  # each text once
     told = bench.told("training the biLSTM")
-    trained, losses = train_bilstm(texts, epochs=sizes.epochs, seed=bench.seed, progress=told)
-    untrained, _ = train_bilstm(texts, epochs=0, seed=bench.seed)
-    places = [list(one.target) for one in found.items]
+    trained, losses = train_bilstm(known, epochs=sizes.epochs, seed=bench.seed, progress=told)
+    untrained, _ = train_bilstm(known, epochs=0, seed=bench.seed)
+    places = [list(one.target) for one in items]
     one, other = (
         np.array([bilstm_state(model, text, place) for text, place in zip(texts, places, strict=False)])
         for model in (trained, untrained)
