@@ -28,9 +28,9 @@ class Sizes:
     words: int = 24  # cue words of `far`
     layer_words: int = 24  # of these, cut layer by layer in the encoder
     decoder_layer_words: int = 8  # the same in the decoder, which is slower
-    epochs: int = 16  # of the biLSTM
-    long_texts: int = 6
-    long_tokens: int = 700
+    epochs: int = 10  # of the biLSTM
+    long_texts: int = 5
+    long_tokens: int = 1100  # more than twice the decoder's window
     carriers: int = 12
 
 

@@ -13,14 +13,24 @@ _PAD = 0
 
 
 class BiLstm(nn.Module):
-    """Forward and backward LSTM over one embedding table; both predict through one table of outputs."""
+    """Forward and backward LSTM over given word vectors, which stay as they are; both predict through one output table.
 
-    def __init__(self, words: int) -> None:
+    rows [word, dim]: the vectors, that of padding first.
+    """
+
+    def __init__(self, rows: Tensor) -> None:
         super().__init__()
-        self.embed = nn.Embedding(words, EMBEDDING, padding_idx=_PAD)
+        words, size = rows.shape
+        self.table = nn.Embedding.from_pretrained(rows, freeze=True, padding_idx=_PAD)
+        self.narrow = nn.Linear(size, EMBEDDING)
         self.ahead = nn.LSTM(EMBEDDING, HIDDEN, batch_first=True)
         self.back = nn.LSTM(EMBEDDING, HIDDEN, batch_first=True)
         self.out = nn.Linear(HIDDEN, words)
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """The narrowed word vectors, [text, token, EMBEDDING]."""
+        narrow: Tensor = self.narrow(self.table(ids))
+        return narrow
 
     def states(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """What either direction knows once it has read a token, [text, token, hidden] each; padding on the right."""
@@ -40,12 +50,22 @@ class BiLstm(nn.Module):
 
 
 def train_bilstm(
-    texts: Sequence[Sequence[int]], *, epochs: int, seed: int, progress: Callable[[int, int], None] | None = None
+    texts: Sequence[Sequence[int]],
+    rows: NDArray[np.floating],
+    *,
+    epochs: int,
+    seed: int,
+    progress: Callable[[int, int], None] | None = None,
 ) -> tuple[BiLstm, list[float]]:
-    """Train on texts of numbers from 1 (0 pads); gives the model and the mean loss of each epoch, in nats a token."""
+    """Train on texts of numbers from 1 (0 pads); gives the model and the mean loss of each epoch, in nats a token.
+
+    rows [word, dim] are the vectors of words 1, 2, …; they are centred, and scaled to a spread of 1.
+    """
+    table = torch.tensor((rows - rows.mean(0)) / (rows.std() + 1e-9), dtype=torch.float32)
+    table = torch.cat([torch.zeros(1, table.shape[1]), table])
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = BiLstm(1 + max(max(text) for text in texts))
+        model = BiLstm(table)
         optimiser = torch.optim.Adam(model.parameters(), lr=_RATE)
         losses = []
         for epoch in range(epochs):
@@ -72,10 +92,11 @@ def bilstm_state(model: BiLstm, text: Sequence[int], places: Sequence[int]) -> N
     return state
 
 
-def numbered(texts: Sequence[Sequence[int]]) -> list[list[int]]:
-    """The same texts with their tokens numbered from 1 in order of first appearance: a small vocabulary."""
+def numbered(texts: Sequence[Sequence[int]]) -> tuple[list[list[int]], list[int]]:
+    """The same texts with tokens numbered from 1 in order of first appearance, and the token of each number."""
     numbers: dict[int, int] = {}
-    return [[numbers.setdefault(token, len(numbers) + 1) for token in text] for text in texts]
+    renamed = [[numbers.setdefault(token, len(numbers) + 1) for token in text] for text in texts]
+    return renamed, list(numbers)
 
 
 def padded(texts: Sequence[Sequence[int]]) -> Tensor:

@@ -11,7 +11,7 @@ from probe.cases import load_cases
 from probe.claims.bench import Bench, first_groups
 from probe.claims.records import Finding, Grid, Number, Part, Range, Rule, less_than, mean_number, more_than
 from probe.findings import unit_of
-from probe.measures.states import sense_accuracy
+from probe.measures.states import most_frequent_sense, sense_accuracy
 from probe.models import LoadedModel
 from probe.routes import batch_for
 from probe.rowrequest import AttentionCall, RowRequest
@@ -116,7 +116,7 @@ def _one_row(bench: Bench) -> tuple[Part, Grid]:
     last = found.states[:, -1]
     planted = planted_states(rows, found.senses, seed=bench.seed)
     units = [unit_of(one) for one in found.items]
-    baseline = guesses(found.senses, found.groups)
+    baseline = most_frequent_sense(found.senses)
     told = {
         name: told_apart(states, found.senses, found.groups)
         for name, states in (("row", rows), ("last", last), ("planted", planted), ("same", np.zeros_like(rows)))
@@ -139,18 +139,12 @@ def _one_row(bench: Bench) -> tuple[Part, Grid]:
 
 
 def told_apart(states: Floats, senses: Sequence[str], groups: Sequence[str]) -> Floats:
-    """1 where a case's sense is told by the nearest centroid of the other groups, [case]; equal states are guessed."""
+    """1 where a case's sense is told by the nearest centroid of the other groups, [case].
+
+    Where all states are equal there is nothing to go by, and the most frequent sense is guessed.
+    """
     found = sense_accuracy(states[:, None], senses, groups)
-    return found.correct[:, 0] if found.visible[0] else guesses(senses, groups)
-
-
-def guesses(senses: Sequence[str], groups: Sequence[str]) -> Floats:
-    """1 where the most frequent sense of the other groups is the case's own, [case]; the first of several wins."""
-    right = []
-    for sense, group in zip(senses, groups, strict=True):
-        rest = [other for other, its in zip(senses, groups, strict=True) if its != group]
-        right.append(float(bool(rest) and max(dict.fromkeys(rest), key=rest.count) == sense))
-    return np.array(right)
+    return found.correct[:, 0] if found.visible[0] else most_frequent_sense(senses)
 
 
 def planted_states(rows: Floats, senses: Sequence[str], *, seed: int) -> Floats:

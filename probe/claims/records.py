@@ -102,6 +102,7 @@ class Grid:
     caption: str
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
+    model: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,6 +156,14 @@ def mean_number(values: NDArray[np.floating] | Sequence[float], units: Sequence[
     """The mean over units with a bootstrap interval; values [case], NaN = not defined."""
     found = mean_interval(np.asarray(values, dtype=np.float64), units, seed=seed)
     return Number(estimate=found.mean, low=found.low, high=found.high, n=found.units)
+
+
+def share_number(hits: int, n: int) -> Number:
+    """A share of n with Wilson's 95 % interval."""
+    z, share = 1.959964, hits / n
+    middle = (share + z**2 / (2 * n)) / (1 + z**2 / n)
+    half = z * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2)) / (1 + z**2 / n)
+    return Number(estimate=share, low=max(0.0, middle - half), high=min(1.0, middle + half), n=n)
 
 
 def more_than(bound: float, *, refuted_below: float | None = None) -> Rule:

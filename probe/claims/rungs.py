@@ -23,8 +23,8 @@ _SHOWN = ("rung_row", "rung_lstm", "rung_lstm_untrained", "rung_transformer", "r
 def rungs(bench: Bench) -> Finding:
     """Sense accuracy on each rung in `apple` and `senses`, one group left out, beside the bag of the other words."""
     items = [*bench.apple_states.items, *bench.word_states.items]
-    trained, untrained, losses = _lstm_states(bench, items)
     table = bench.encoder.backbone.get_input_embeddings().weight.detach().float().cpu().numpy()
+    trained, untrained, losses = _lstm_states(bench, items, table)
     row = np.array([table[[one.tokens.ids[i] for i in one.target]].mean(0) for one in items], dtype=np.float64)
     found = (bench.apple_states, bench.word_states)
     labels = [sense for one in found for sense in one.senses]
@@ -87,18 +87,21 @@ def told_by_word(states: Floats, found: Sequence[TargetStates]) -> Floats:
     return right
 
 
-def _lstm_states(bench: Bench, items: Sequence[Capture]) -> tuple[Floats, Floats, list[float]]:
+def _lstm_states(
+    bench: Bench, items: Sequence[Capture], table: NDArray[np.floating]
+) -> tuple[Floats, Floats, list[float]]:
     """States of the target, trained and untrained, [case, dim] each, and the loss of each epoch.
 
-    Trained on the shipped sentences as a language model: no sense is shown to it.
+    Trained on the shipped sentences as a language model, on the rows of the encoder's own table: no sense is shown to
+    it, and it knows no less of single words than the other rungs.
     """
     sizes = bench.sizes
     extra = [tokenize(bench.encoder.tokenizer, text).ids for text in _sentences(sizes.groups)]
-    texts = numbered([*(one.tokens.ids for one in items), *extra])
+    texts, tokens = numbered([*(one.tokens.ids for one in items), *extra])
     known = list(dict.fromkeys(map(tuple, texts)))  # each text once
     told = bench.told("training the biLSTM")
-    trained, losses = train_bilstm(known, epochs=sizes.epochs, seed=bench.seed, progress=told)
-    untrained, _ = train_bilstm(known, epochs=0, seed=bench.seed)
+    trained, losses = train_bilstm(known, table[tokens], epochs=sizes.epochs, seed=bench.seed, progress=told)
+    untrained, _ = train_bilstm(known, table[tokens], epochs=0, seed=bench.seed)
     places = [list(one.target) for one in items]
     one, other = (
         np.array([bilstm_state(model, text, place) for text, place in zip(texts, places, strict=False)])
