@@ -81,15 +81,19 @@ CLAIM_STRINGS: dict[str, tuple[str, str]] = {
         "向量随语境而变，是 Transformer 与 LSTM、RNN 的分水岭。",
     ),
     "rungs.how": (
-        "Sense accuracy on the same cases of `apple` and `senses`, nearest centroid with one group left out, on three rungs: the row of the embedding table, a small two-way LSTM language model trained here on the shipped sentences over the rows of the same table, the last state of {encoder}. If the LSTM is above the row of the table, its vectors depend on context and the claim is false as put. Planted: states with a direction for each sense. Must fail: the LSTM's states dealt to other cases.",
-        "在 `apple` 与 `senses` 的同一批例句上比较义项正确率（最近中心，留出一组），共三级：嵌入表的行、以同一张表的行为输入、在随附例句上现场训练的小型双向 LSTM 语言模型、{encoder} 的最后状态。如果 LSTM 高于嵌入表的行，它的向量就随语境而变，原说法不成立。埋入：每个义项有自己方向的状态。必须失败：把 LSTM 的状态打乱分给别的例句。",
+        "Sense accuracy on the same cases of `apple` and `senses`, nearest centroid with one group left out, on three rungs: the row of the embedding table, a small two-way LSTM language model trained here on the shipped sentences over the rows of the same table, the last state of {encoder}. If the LSTM's vector of a word changes with its context, the claim is false as put. Whether a rung also knows the sense is another question: so small an LSTM may depend on context and know little of it. Planted: random vectors; states with a direction for each sense. Must fail: the row of the table; the LSTM's states dealt to other cases.",
+        "在 `apple` 与 `senses` 的同一批例句上比较义项正确率（最近中心，留出一组），共三级：嵌入表的行、以同一张表的行为输入、在随附例句上现场训练的小型双向 LSTM 语言模型、{encoder} 的最后状态。如果 LSTM 中一个词的向量随语境而变，原说法就不成立。是否也懂得义项是另一个问题：这么小的 LSTM 可能随语境而变，却所知甚少。埋入：随机向量；每个义项有自己方向的状态。必须失败：嵌入表的行；把 LSTM 的状态打乱分给别的例句。",
     ),
     "rungs.lstm_contextual": (
+        "the LSTM's vector of a word changes with its context: 1 minus the cosine with its other contexts",
+        "LSTM 中一个词的向量随语境而变：1 减去它与其他语境中自己的余弦",
+    ),
+    "rungs.transformer_contextual": ("the transformer's does", "Transformer 中也是如此"),
+    "rungs.lstm_over_row": (
         "the LSTM's states tell senses better than the row of the table, in points of accuracy",
         "LSTM 的状态比嵌入表的行更能区分义项（正确率之差）",
     ),
-    "rungs.transformer_more": ("the transformer tells them better than the LSTM", "Transformer 比 LSTM 更能区分义项"),
-    "rungs.lstm_over_bag": ("the LSTM tells them better than a bag of the other words", "LSTM 比其他词的词袋更能区分义项"),
+    "rungs.transformer_over_lstm": ("the transformer tells them better than the LSTM", "Transformer 比 LSTM 更能区分义项"),
     "neighbours": (
         "Fruit words and product words cluster in the embedding table, therefore the model tells the senses of 苹果 apart there.",
         "嵌入表中水果词与产品词各自成簇，因此模型在那里就能区分“苹果”的义项。",
@@ -184,12 +188,13 @@ CLAIM_STRINGS: dict[str, tuple[str, str]] = {
         "名词关注支配它的动词或修饰语：五个句子如此，规则失效的“我喜欢苹果但讨厌梨子”也如此。",
     ),
     "verbs.how": (
-        "The set `relations`: how far the reading word's last state moves when its edge to its partner is cut, above the cut of a matched control's edge; in crossed pairs the control is the other half's verb, the hardest control that a sentence offers. Beside it: how often the cut edge takes the own verb, against the nearest verb. Planted: the other edge stays uncut. Must fail: the two exchanged at random.",
-        "用 `relations`：切断读者到其搭档的边，看最后状态移动多少，减去切断匹配对照词的边；交叉句中对照是另一半的动词，这是一个句子能提供的最难的对照。旁证：切断边选中自己动词的比例，与“最近的动词”相比。埋入：另一条边不切。必须失败：两者随机互换。",
+        "The set `relations`: how far the reading word's last state moves when its edge to its partner is cut, above the cut of a matched control's edge; in crossed pairs the control is the other half's verb, the hardest control that a sentence offers. Beside it: how often the cut edge takes the own verb, against the nearest verb. Planted: the other edge stays uncut; a noun whose own verb is farther. Must fail: the two exchanged at random; a noun whose own verb is nearer.",
+        "用 `relations`：切断读者到其搭档的边，看最后状态移动多少，减去切断匹配对照词的边；交叉句中对照是另一半的动词，这是一个句子能提供的最难的对照。旁证：切断边选中自己动词的比例，与“最近的动词”相比。埋入：另一条边不切；自己的动词更远的名词。必须失败：两者随机互换；自己的动词更近的名词。",
     ),
     "verbs.reads": ("cutting the edge to its own partner moves the word more than a matched control's", "切断到自己搭档的边比切断对照词的边移动更多"),
     "verbs.crossed": ("the own verb's edge moves it more than the other verb's", "自己动词的边比另一个动词的边移动更多"),
     "verbs.over_nearest": ("the cut edge takes the own verb more often than the nearest verb does", "切断边比“最近的动词”更常选中自己的动词"),
+    "verbs.rules_fail": ("in the article's crossed sentence the rule “nearest verb” fails", "在文中的交叉句里，“最近的动词”这条规则失效"),
     "distance": ("One layer sees only near words; depth widens the view.", "一层只看得到邻近的词，层数加深视野变宽。"),
     "distance.how": (
         "Rows of 苹果 at the end of long texts of our own: the farthest token with any weight, as a share of the way, in the first layer; and mean distance without special and first tokens, last third of the layers minus first third. Planted: a tiny model with a window of 4; distances that grow with depth. Must fail: a tiny model with full attention; the same distances upside down.",
@@ -234,8 +239,8 @@ CLAIM_STRINGS: dict[str, tuple[str, str]] = {
     "repeats.why": ("needs training on a falsehood 0, 1, 10 and 100 times, which comes later", "需要把一个错误训练 0、1、10、100 次，留待以后"),
     "chips": ("苹果芯片 is rarer than 苹果手机.", "“苹果芯片”比“苹果手机”少见。"),
     "chips.how": (
-        "Surprisal of 芯片 minus that of 手机 after 苹果 in a dozen carriers, in nats, under {decoder}; and, where CIJING_DATA names a folder of corpora with at least five of the two, the share of 苹果手机 among both. Planted: 铁路 in the place of 芯片; made-up counts. Must fail: the words exchanged in every other carrier; equal counts.",
-        "在十二个句子里，“苹果”之后“芯片”与“手机”的惊异度之差（奈特，{decoder}）；若 CIJING_DATA 指向语料文件夹且两者合计至少五次，再看“苹果手机”所占的比例。埋入：用“铁路”代替“芯片”；人造的计数。必须失败：隔句互换两词；相等的计数。",
+        "Surprisal of 芯片 minus that of 手机 after 苹果 in a dozen carriers, in nats, under {decoder}; and, where CIJING_DATA names a folder of corpora with at least five of the two, the share of 苹果手机 among both. Planted: 铁路 in the place of 芯片; made-up counts. Must fail: the words exchanged in half of the carriers; equal counts.",
+        "在十二个句子里，“苹果”之后“芯片”与“手机”的惊异度之差（奈特，{decoder}）；若 CIJING_DATA 指向语料文件夹且两者合计至少五次，再看“苹果手机”所占的比例。埋入：用“铁路”代替“芯片”；人造的计数。必须失败：在一半句子里互换两词；相等的计数。",
     ),
     "chips.surprisal": ("芯片 is less expected than 手机 after 苹果", "“苹果”之后“芯片”比“手机”更出乎意料"),
     "chips.count": ("苹果手机 is the more frequent one in the corpora at hand", "在手头语料中“苹果手机”更常见"),
@@ -284,6 +289,7 @@ CLAIM_STRINGS: dict[str, tuple[str, str]] = {
     "col_products": ("products", "乘积数"),
     "col_nearest": ("nearest", "最近的"),
     "col_known_from": ("known from", "依据"),
+    "col_changing": ("changes with context", "随语境的变化"),
     "col_accuracy": ("accuracy", "正确率"),
     "col_low": ("low", "下限"),
     "col_high": ("high", "上限"),

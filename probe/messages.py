@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from string import Formatter
 from typing import Literal
 
+from probe.claims_messages import CLAIM_STRINGS
+
 Language = Literal["en", "zh"]
 LANGUAGES: tuple[Language, ...] = ("en", "zh")
 
@@ -1327,6 +1329,8 @@ MESSAGES: dict[str, Message] = {
     "figure.cue": Message(en="cue", zh="线索词"),
     "figure.undrawable": Message(en="□ no font has: {names}", zh="□ 字体中没有：{names}"),
 }
+
+MESSAGES |= {f"claims.{key}": Message(en=en, zh=zh) for key, (en, zh) in CLAIM_STRINGS.items()}
 
 
 def message(key: str, language: Language, /, **values: object) -> str:

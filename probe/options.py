@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 import typer
 from typer.core import TyperCommand, TyperOption
 
+from probe.claims_messages import CLAIM_KEYS
 from probe.errors import CijingError, ModelError
 
 MOST = 4096  # layers or heads that a list like 0-11 may name
@@ -60,6 +61,20 @@ def folder_named(text: str) -> Path:
     """Read the name of a folder; an empty one, often an unset variable, would mean the working folder."""
     if not text.strip() or "\0" in text:
         raise typer.BadParameter(f"{text!r}: allowed is the name of a folder")
+    return Path(text)
+
+
+def _claim(text: str) -> str:
+    """Read the name of a claim."""
+    if text not in CLAIM_KEYS:
+        raise CijingError(f"--only {text!r}: no such claim; allowed are {', '.join(CLAIM_KEYS)}")
+    return text
+
+
+def _markdown_file(text: str) -> Path:
+    """Read the name of a Markdown file; anything else would be overwritten unsaid."""
+    if Path(text).suffix.lower() != ".md" or "\0" in text:
+        raise typer.BadParameter(f"{text!r}: allowed is a file ending in .md")
     return Path(text)
 
 
@@ -118,3 +133,11 @@ ReferenceCases = Annotated[
 Cache = Annotated[
     Any, typer.Option(parser=folder_named, metavar="FOLDER", help="Keep captures here and use them again.")
 ]
+Claims = Annotated[
+    list[Any] | None,
+    typer.Option("--only", parser=_claim, metavar="CLAIM", help="Only this claim; may be given again. [default: all]"),
+]
+MarkdownFile = Annotated[
+    Any, typer.Option("--markdown", parser=_markdown_file, metavar="FILE", help="Also write the table here, as .md.")
+]
+Quick = Annotated[bool, typer.Option("--quick", help="A few cases of each, to see that it runs; no verdicts.")]

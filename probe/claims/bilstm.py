@@ -1,4 +1,4 @@
-"""A small two-way LSTM language model, as ELMo's (Peters et al. 2018) but one layer, trained here on given sentences."""
+"""A small two-way LSTM language model, as ELMo's (Peters et al. 2018) but of one layer, trained on given texts."""
 
 from collections.abc import Callable, Sequence
 
@@ -21,7 +21,7 @@ class BiLstm(nn.Module):
     def __init__(self, rows: Tensor) -> None:
         super().__init__()
         words, size = rows.shape
-        self.table = nn.Embedding.from_pretrained(rows, freeze=True, padding_idx=_PAD)
+        self.table = nn.Embedding(words, size, padding_idx=_PAD, _weight=rows, _freeze=True)
         self.narrow = nn.Linear(size, EMBEDDING)
         self.ahead = nn.LSTM(EMBEDDING, HIDDEN, batch_first=True)
         self.back = nn.LSTM(EMBEDDING, HIDDEN, batch_first=True)

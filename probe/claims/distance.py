@@ -66,7 +66,7 @@ def long_cases(loaded: LoadedModel, *, tokens: int, texts: int) -> list[Case]:
 
 
 def reaches(one: Capture) -> Floats:
-    """How far the target's row reaches back in each layer, farthest weight above 0 in any head, of all the way: [layer]."""
+    """How far the target's row reaches back, its farthest weight above 0 in any head, of all the way: [layer]."""
     row = merged_row(one, one.target).max(1)  # [layer, key]
     return np.array([(min(one.target) - np.flatnonzero(weights)[0]) / min(one.target) for weights in row])
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from probe.capture import prepare
 from probe.cases import load_cases
 from probe.claims.bench import Bench, first_groups
-from probe.claims.records import Finding, Grid, Number, Part, Range, Rule, less_than, mean_number, more_than
+from probe.claims.records import Cell, Finding, Grid, Number, Part, Range, Rule, less_than, mean_number, more_than
 from probe.findings import unit_of
 from probe.measures.states import most_frequent_sense, sense_accuracy
 from probe.models import LoadedModel
@@ -20,12 +20,15 @@ from probe.rowtap import tap
 Floats = NDArray[np.float64]
 
 FRUIT = (
-    "香蕉 葡萄 草莓 西瓜 桃子 橙子 柠檬 樱桃 菠萝 芒果 荔枝 橘子 柚子 石榴 椰子 蓝莓 梨 桃 杏 枣 水果 果汁 番茄 蔬菜"
-).split()
+    *("香蕉", "葡萄", "草莓", "西瓜", "桃子", "橙子", "柠檬", "樱桃"),
+    *("菠萝", "芒果", "荔枝", "橘子", "柚子", "石榴", "椰子", "蓝莓"),
+    *("梨", "桃", "杏", "枣", "水果", "果汁", "番茄", "蔬菜"),
+)
 PRODUCT = (
-    "手机 电脑 平板 耳机 华为 微软 谷歌 三星 诺基亚 联想 芯片 软件 硬件 键盘 屏幕 相机 索尼 亚马逊 英特尔 戴尔 iPhone "
-    "iPad Android Google"
-).split()
+    *("手机", "电脑", "平板", "耳机", "华为", "微软", "谷歌", "三星"),
+    *("诺基亚", "联想", "芯片", "软件", "硬件", "键盘", "屏幕", "相机"),
+    *("索尼", "亚马逊", "英特尔", "戴尔", "iPhone", "iPad", "Android", "Google"),
+)
 _NEIGHBOURS = 10
 _SHUFFLES = 20
 _PAIR = ("我吃苹果", "苹果公司发布新品")
@@ -132,7 +135,9 @@ def _one_row(bench: Bench) -> tuple[Part, Grid]:
         must_fail=gain["same"],
     )
     lines = [("known_row", told["row"]), ("known_guess", baseline), ("known_last", told["last"])]
-    rows_shown = [(name, *_three(mean_number(right, units, seed=bench.seed))) for name, right in lines]
+    rows_shown: list[tuple[Cell, ...]] = [
+        (name, *_three(mean_number(right, units, seed=bench.seed))) for name, right in lines
+    ]
     distinct = len(np.unique(rows.round(6), axis=0))
     rows_shown.append(("known_distinct", float(distinct), None, None))
     return part, Grid(caption="one_row", columns=("known_from", "accuracy", "low", "high"), rows=tuple(rows_shown))

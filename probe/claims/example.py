@@ -31,8 +31,9 @@ _HEADS, _HEAD_SIZE, _MODEL_SIZE = 4, 4, 4  # "four heads of four dimensions each
 
 def softmax(scores: Floats) -> Floats:
     """The softmax of one row of scores."""
-    powers: Floats = np.exp(scores - scores.max())
-    return powers / powers.sum()
+    powers = np.exp(scores - scores.max())
+    row: Floats = powers / powers.sum()
+    return row
 
 
 def weights_of(*, scale: float = 2.0) -> Floats:
@@ -54,7 +55,9 @@ def example(bench: Bench) -> Finding:
         must_fail=exact(_largest_gap(unscaled, unscaled @ VALUES), n=7),
     )
     rows = [(word, float(w)) for word, w in zip(("我", "喜欢", "苹果"), weights, strict=True)]
-    return Finding(key="example", parts=(part,), grids=(Grid(caption="weights", columns=("word", "weight"), rows=(*rows,)),))
+    return Finding(
+        key="example", parts=(part,), grids=(Grid(caption="weights", columns=("word", "weight"), rows=(*rows,)),)
+    )
 
 
 def _largest_gap(weights: Floats, output: Floats) -> float:

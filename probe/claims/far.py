@@ -169,7 +169,8 @@ def _tables(bench: Bench, loaded: LoadedModel, found: _Far) -> list[Grid]:
         masses = [float(found.mass[place][:, layer].mean()) for place in PLACES]
         right = [float(np.mean(found.accuracy[place][:, layer + 1])) for place in PLACES]
         rows.append(((layer + 1) / layers, layer, effect.estimate, effect.low, effect.high, *masses, *right))
-    columns = ("depth", "layer", "effect_gap", "low", "high", "mass_same", "mass_sentence", "mass_paragraph")
-    columns = (*columns, "right_same", "right_sentence", "right_paragraph")
+    columns = (
+        *("depth", "layer", "effect_gap", "low", "high", "mass_same", "mass_sentence", "mass_paragraph"),
+        *("right_same", "right_sentence", "right_paragraph"),
+    )
     return [Grid(caption="far", model=loaded.name, columns=columns, rows=tuple(rows))]
-

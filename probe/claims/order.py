@@ -226,7 +226,15 @@ _SMALL = {
 _GROUPED = {**_SMALL, "num_key_value_heads": 2, "head_dim": 8}
 _T5 = {"vocab_size": 40, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2}
 _ENDS = {"bos_token_id": 1, "eos_token_id": 2}
-_GPT2 = {"vocab_size": 40, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 64, "initializer_range": 0.4, **_ENDS}
+_GPT2 = {
+    "vocab_size": 40,
+    "n_embd": 16,
+    "n_layer": 2,
+    "n_head": 2,
+    "n_positions": 64,
+    "initializer_range": 0.4,
+    **_ENDS,
+}
 _BLOOM = {"vocab_size": 40, "hidden_size": 16, "n_layer": 2, "n_head": 2, "initializer_range": 0.4, **_ENDS}
 _MARIAN = {
     "vocab_size": 40, "d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 2,

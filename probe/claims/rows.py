@@ -11,7 +11,7 @@ from probe.capture import prepare
 from probe.captures import Capture, CaptureOptions, Prepared
 from probe.cases import Case, case_of, load_cases
 from probe.claims.bench import Bench
-from probe.claims.records import Finding, Grid, Part, Range, Rule, mean_number, more_than
+from probe.claims.records import Finding, Grid, Part, Range, Rule, exact, mean_number, more_than
 from probe.experiments.causes import cut_effects
 from probe.findings import crossed_pairs, unit_of
 from probe.measures.focus import entropy, merged_row
@@ -22,6 +22,7 @@ Floats = NDArray[np.float64]
 _LISTS, _LIST_WORDS = 24, 10
 _PEAKED = 30.0
 _ROWS_ONLY = CaptureOptions(states=False, batch_tokens=2048)
+CROSSED = "我喜欢苹果但讨厌梨子"
 FIVE = ("我喜欢苹果", "他讨厌菠菜", "我们热爱和平", "苹果公司发布了新品", "牛顿被苹果砸中")
 
 
@@ -29,7 +30,7 @@ FIVE = ("我喜欢苹果", "他讨厌菠菜", "我们热爱和平", "苹果公�
 
 
 def idle_heads(bench: Bench) -> Finding:
-    """Rows of a word in a list of unrelated words: how near to uniform, and how much lies on special and first tokens."""
+    """Rows of a word after unrelated words: how near to uniform, and how much lies on special and first tokens."""
     parts, grids = [], []
     for loaded in (bench.encoder, bench.decoder):
         items = prepare(loaded, word_lists(seed=bench.seed))
@@ -82,7 +83,7 @@ def word_lists(*, seed: int) -> list[Case]:
 
 @contextmanager
 def scaled_scores(backbone: Any, factor: float) -> Iterator[int]:
-    """Multiply all attention scores by a factor for a while: 0 makes every row uniform; gives how many layers have it."""
+    """Multiply all attention scores by a factor for a while, 0 makes rows uniform; gives how many layers have it."""
     found = [module for module in backbone.modules() if isinstance(getattr(module, "scaling", None), float)]
     before = [module.scaling for module in found]
     for module, scaling in zip(found, before, strict=True):
@@ -163,6 +164,14 @@ def verbs(bench: Bench) -> Finding:
                 planted=mean_number(np.ones(len(names)), names, seed=seed),
                 must_fail=mean_number(np.zeros(len(names)), names, seed=seed),
             ),
+            Part(
+                key="rules_fail",
+                rule=Rule(confirmed=Range(above=0.9), refuted=Range(below=0.1), between="qualified"),
+                unit="share",
+                number=exact(_nearest_fails(pair := _article_pair(crossed, rivals)), n=len(pair)),
+                planted=exact(_nearest_fails([((5,), (1,), (4,))])),
+                must_fail=exact(_nearest_fails([((5,), (4,), (1,))])),
+            ),
         ),
         grids=(_five_grid(items, own, matched), _pick_grid(picks, names, seed=seed)),
     )
@@ -210,6 +219,23 @@ def _picks(
     return {name: np.asarray(found, dtype=np.float64) for name, found in ways.items()}
 
 
+Places = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]  # tokens of the noun, its verb, the other verb
+
+
+def _article_pair(items: Sequence[Prepared], rivals: Sequence[tuple[int, ...]]) -> list[Places]:
+    """The two nouns of the article's crossed sentence with both verbs."""
+    return [
+        (item.target, tuple(i for word in item.cues for i in word), rival)
+        for item, rival in zip(items, rivals, strict=True)
+        if item.case.text == CROSSED
+    ]
+
+
+def _nearest_fails(pairs: Sequence[Places]) -> float:
+    """The share of nouns whose nearest verb is not their own."""
+    return float(np.mean([_gap(noun, own) >= _gap(noun, rival) for noun, own, rival in pairs]))
+
+
 def _gap(word: Sequence[int], other: Sequence[int]) -> int:
     return max(min(other) - max(word), min(word) - max(other), 0)
 
@@ -235,4 +261,3 @@ def _pick_grid(picks: dict[str, Floats], names: Sequence[str], *, seed: int) -> 
 
 def _known(value: float) -> float | None:
     return None if np.isnan(value) else float(value)
-

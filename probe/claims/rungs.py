@@ -35,18 +35,35 @@ def rungs(bench: Bench) -> Finding:
         "rung_transformer": np.concatenate([one.states[:, -1] for one in found]),
         "rung_bag": np.array([context_embedding(one) for one in items], dtype=np.float64),
         "planted": planted_states(row, labels, seed=bench.seed),
+        "random": np.random.default_rng(bench.seed).normal(size=row.shape),
         "shuffled": trained[np.random.default_rng(bench.seed).permutation(len(trained))],
     }
     right = {name: told_by_word(each, found) for name, each in states.items()}
     units = [unit_of(one) for one in items]
 
-    def part(key: str, one: str, other: str, bears: Bears) -> Part:
+    changes = {name: changing(each, found) for name, each in states.items()}
+
+    def contextual(key: str, one: str, bears: Bears) -> Part:
+        number, planted, row = (
+            mean_number(changes[name], units, seed=bench.seed) for name in (one, "random", "rung_row")
+        )
+        return Part(
+            key=key,
+            bears=bears,
+            rule=more_than(0.1, refuted_below=0.1),
+            unit="cosine",
+            number=number,
+            planted=planted,
+            must_fail=row,
+        )
+
+    def part(key: str, one: str, other: str) -> Part:
         number, planted, shuffled = (
             mean_number(right[name] - right[other], units, seed=bench.seed) for name in (one, "planted", "shuffled")
         )
         return Part(
             key=key,
-            bears=bears,
+            bears="beside",
             rule=more_than(0.0),
             unit="points",
             number=number,
@@ -58,23 +75,44 @@ def rungs(bench: Bench) -> Finding:
     return Finding(
         key="rungs",
         parts=(
-            part("lstm_contextual", "rung_lstm", "rung_row", "against"),
-            part("transformer_more", "rung_transformer", "rung_lstm", "beside"),
-            part("lstm_over_bag", "rung_lstm", "rung_bag", "beside"),
+            contextual("lstm_contextual", "rung_lstm", "against"),
+            contextual("transformer_contextual", "rung_transformer", "beside"),
+            part("lstm_over_row", "rung_lstm", "rung_row"),
+            part("transformer_over_lstm", "rung_transformer", "rung_lstm"),
         ),
         grids=(
             Grid(
                 caption="rungs",
-                columns=("known_from", "accuracy", "low", "high"),
-                rows=tuple((name, one.estimate, one.low, one.high) for name, one in numbers.items()),
+                columns=("known_from", "changing", "accuracy", "low", "high"),
+                rows=tuple(
+                    (name, float(np.nanmean(changes[name])), one.estimate, one.low, one.high)
+                    for name, one in numbers.items()
+                ),
             ),
             Grid(caption="training", columns=("epoch", "loss"), rows=tuple(enumerate(losses, 1))),
         ),
     )
 
 
+def changing(states: Floats, found: Sequence[TargetStates]) -> Floats:
+    """1 minus the mean cosine of a word's state with its states elsewhere, [case]: 0 where context changes nothing.
+
+    Centred over all cases first: such vectors share a direction, which would hide the change (Ethayarajh 2019).
+    """
+    words = [word for one in found for word in one.words]
+    unit = states - states.mean(0)
+    unit = unit / np.maximum(np.linalg.norm(unit, axis=1, keepdims=True), 1e-12)
+    changed = np.full(len(states), np.nan)
+    for word in dict.fromkeys(words):
+        own = [i for i in range(len(states)) if words[i] == word]
+        near = unit[own] @ unit[own].T
+        if len(own) > 1:
+            changed[own] = 1 - (near.sum(1) - near.diagonal()) / (len(own) - 1)
+    return changed
+
+
 def told_by_word(states: Floats, found: Sequence[TargetStates]) -> Floats:
-    """1 where a case's sense is told among its own word's senses, [case]; states [case, dim] in the order of `found`."""
+    """1 where a case's sense is told among its word's senses, [case]; states [case, dim] in the order of `found`."""
     right = np.full(len(states), np.nan)
     words = [word for one in found for word in one.words]
     senses = [sense for one in found for sense in one.senses]

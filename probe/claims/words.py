@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from probe.claims.bench import Bench
 from probe.claims.records import Finding, Grid, Part, mean_number, more_than, share_number
+from probe.claims.rows import exchanged
 from probe.models import LoadedModel
 
 Floats = NDArray[np.float64]
@@ -41,7 +42,6 @@ def chips(bench: Bench) -> Finding:
         if told:
             told(number, len(carriers))
     common, rare, absurd = np.array(values).T
-    turned = np.where(np.arange(len(carriers)) % 2, 1.0, -1.0)
 
     def part(key: str, gap: Floats) -> Part:
         return Part(
@@ -51,7 +51,7 @@ def chips(bench: Bench) -> Finding:
             unit="nats",
             number=mean_number(gap, carriers, seed=bench.seed),
             planted=mean_number(absurd - common, carriers, seed=bench.seed),
-            must_fail=mean_number(turned * (gap - gap.mean()), carriers, seed=bench.seed),
+            must_fail=mean_number(exchanged(gap, seed=bench.seed), carriers, seed=bench.seed),
         )
 
     grid = Grid(
