@@ -16,6 +16,7 @@ from probe.models import LoadedModel
 from probe.routes import batch_for
 from probe.rowrequest import AttentionCall, RowRequest
 from probe.rowtap import tap
+from probe.stats import FEWEST_FOR_INTERVAL
 
 Floats = NDArray[np.float64]
 
@@ -39,6 +40,8 @@ def neighbours(bench: Bench) -> Finding:
     parts, listed = [], []
     for loaded in (bench.encoder, bench.decoder):
         words, kinds, rows = table_rows(loaded)
+        if kinds.count("fruit") < FEWEST_FOR_INTERVAL:
+            continue  # this tokenizer has too few of them as one token
         number, planted, shuffled = _clusters(words, kinds, rows, seed=bench.seed)
         parts.append(
             Part(
