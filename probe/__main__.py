@@ -64,7 +64,8 @@ app = typer.Typer(
 @app.command(cls=OnceEach)
 def report(
     cases: Annotated[
-        str, typer.Argument(help="A shipped set (relations, apple, senses, english) or a .yaml, .jsonl or .csv file.")
+        str,
+        typer.Argument(help="A shipped set (relations, apple, senses, far, english) or a .yaml, .jsonl, .csv file."),
     ] = ("relations"),
     model: Models = [DEFAULT_MODEL],  # noqa: B006 (Typer reads it, nobody changes it)
     out: Annotated[

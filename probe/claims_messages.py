@@ -111,8 +111,8 @@ CLAIM_STRINGS: dict[str, tuple[str, str]] = {
     ),
     "tokens.three": ("it is three tokens for this tokenizer", "对这个分词器而言是三个词元"),
     "fingerprints": (
-        "Position 2 has the vector [0, 0, 1, 0]; each position has a learnable fingerprint of its own.",
-        "位置 2 的向量是 [0, 0, 1, 0]；每个位置都有可学习的专属指纹。",
+        "Position 2 has the vector [0 0 1 0]; each position has a learnable fingerprint of its own.",
+        "位置 2 的向量是 [0 0 1 0]；每个位置都有可学习的专属指纹。",
     ),
     "fingerprints.how": (
         "The printed vector against the true sinusoidal row of four dimensions, largest difference; and in how many of nine families positions are learned vectors, seen by behaviour on tiny random models. Planted: the row of position 0, and families that learn positions. Must fail: another row, and families that do not.",

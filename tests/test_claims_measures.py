@@ -6,7 +6,7 @@ import torch
 from claims_bench import bench, decoder, encoder
 
 from probe.capture import prepare
-from probe.claims.bench import first_groups, target_states
+from probe.claims.bench import TargetStates, first_groups, target_states
 from probe.claims.bilstm import bilstm_state, numbered, padded, train_bilstm
 from probe.claims.distance import long_cases, reaches, widening
 from probe.claims.embedding import nearest_is_alike, planted_states, told_apart
@@ -40,7 +40,9 @@ def test_equal_states_are_guessed_and_planted_ones_told_apart():
 
 
 def states_of(words, senses):
-    return [type("S", (), {"words": tuple(words), "senses": tuple(senses), "groups": tuple(map(str, range(len(words))))})]
+    groups = tuple(map(str, range(len(words))))
+    empty = np.zeros((len(words), 1, 1))
+    return [TargetStates(items=(), states=empty, senses=tuple(senses), groups=groups, words=tuple(words))]
 
 
 def test_a_word_changes_with_its_context_only_where_its_states_differ():

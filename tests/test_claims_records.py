@@ -26,7 +26,10 @@ def number(low: float, high: float) -> Number:
     return Number(estimate=(low + high) / 2, low=low, high=high, n=9)
 
 
-def part(found: Number, *, planted: Number = exact(1.0), must_fail: Number = exact(0.0), **changes: object) -> Part:
+GOOD, NOTHING = exact(1.0), exact(0.0)
+
+
+def part(found: Number, *, planted: Number = GOOD, must_fail: Number = NOTHING, **changes: object) -> Part:
     settings = {"key": "one", "rule": more_than(0.0), "unit": "share", **changes}
     return Part(number=found, planted=planted, must_fail=must_fail, **settings)
 
