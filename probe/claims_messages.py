@@ -45,7 +45,7 @@ CLAIM_STRINGS: dict[str, tuple[str, str]] = {
     "col_rule": ("rule", "规则"),
     "col_planted": ("planted", "埋入效应的对照"),
     "col_must_fail": ("must fail", "必须失败的对照"),
-    "rule": ("confirmed {confirmed}, refuted {refuted}, else {between}", "{confirmed}则证实，{refuted}则反驳，否则{between}"),
+    "rule": ("confirmed {confirmed}, refuted {refuted}, else {between}", "{confirmed} 则证实，{refuted} 则反驳，否则{between}"),
     "range_above": ("above {low}", "高于 {low}"),
     "range_below": ("below {high}", "低于 {high}"),
     "range_between": ("between {low} and {high}", "在 {low} 与 {high} 之间"),

@@ -222,7 +222,7 @@ def value_text(value: float, unit: Unit) -> str:
         text = f"{100 * value:+.1f}"
     elif unit == "deviation":
         text = f"{value:.3g}"
-    elif unit in ("tokens", "texts"):
+    elif unit == "tokens":
         text = f"{value:g}"
     else:
         text = f"{value:.2f}"

@@ -101,7 +101,7 @@ def test_numbers_and_rules_are_said_in_their_units():
     assert rule_text(rule, "cosine", "en") == (
         "confirmed if the interval lies below 0.30, refuted if the interval lies above 0.70, else open"
     )
-    assert rule_text(more_than(0.0), "points", "zh") == "区间高于 +0.0则证实，区间低于 +0.0则反驳，否则未定"
+    assert rule_text(more_than(0.0), "points", "zh") == "区间高于 +0.0 则证实，区间低于 +0.0 则反驳，否则未定"
 
 
 def test_a_run_folder_holds_page_table_and_markdown(tmp_path: Path):

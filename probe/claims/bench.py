@@ -59,6 +59,7 @@ class Bench:
         self.seed = seed
         self.data = data
         self.progress = progress
+        self._routes: dict[str, Route] = {}
 
     @cached_property
     def encoder(self) -> LoadedModel:
@@ -70,16 +71,11 @@ class Bench:
         """The model that reads from left to right, with its language-model head."""
         return self._load_decoder()
 
-    @cached_property
-    def routes(self) -> dict[str, Route]:
-        """Which way rows come out of each model, by its name; filled by `route`."""
-        return {}
-
     def route(self, loaded: LoadedModel) -> Route:
         """The model's route, found once."""
-        if loaded.name not in self.routes:
-            self.routes[loaded.name] = route_of(loaded)
-        return self.routes[loaded.name]
+        if loaded.fingerprint not in self._routes:
+            self._routes[loaded.fingerprint] = route_of(loaded)
+        return self._routes[loaded.fingerprint]
 
     def told(self, stage: str) -> Progress | None:
         """Where to say how far a stage is."""

@@ -1,7 +1,6 @@
 """Claims that follow from arithmetic: the worked example, its entropy, head sizes, token counts, counts of products."""
 
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -229,9 +228,3 @@ def _tiny_products(layers: int, heads: int, length: int) -> int:
         max_position_embeddings=256,
     )  # fmt: skip
     return products_of(BertModel(config, add_pooling_layer=False).eval(), length, head_size=8)
-
-
-def bounds_of(parts: Sequence[Part]) -> tuple[float, float]:
-    """The smallest and the largest estimate among parts, for a page's sentence."""
-    values = [part.number.estimate for part in parts]
-    return min(values), max(values)

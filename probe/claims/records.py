@@ -14,7 +14,7 @@ Verdict = Literal[
     "confirmed", "qualified", "refuted", "open", "not testable here", "measure not to be trusted"
 ]  # fmt: skip
 Bears = Literal["for", "against", "beside"]
-Unit = Literal["share", "points", "cosine", "nats", "ratio", "tokens", "depth", "deviation", "texts"]
+Unit = Literal["share", "points", "cosine", "nats", "ratio", "tokens", "depth", "deviation"]
 Cell = str | float | int | None
 
 
