@@ -186,8 +186,8 @@ def number_text(number: Number, unit: Unit, language: Language) -> str:
     estimate = value_text(number.estimate, unit)
     if math.isnan(number.low):
         return say("thin", language, estimate=estimate, n=number.n)
-    if number.low == number.high and number.n < 5:
-        return say("exact", language, estimate=estimate)
+    if number.low == number.high:
+        return say("exact", language, estimate=estimate, n=number.n) if number.n > 1 else estimate
     low, high = value_text(number.low, unit), value_text(number.high, unit)
     return say("interval", language, estimate=estimate, low=low, high=high, n=number.n)
 
@@ -217,7 +217,7 @@ def value_text(value: float, unit: Unit) -> str:
     if math.isnan(value) or math.isinf(value):
         return "–"
     if unit in ("share", "depth"):
-        text = f"{100 * value:.1f} %"
+        text = f"{100 * value:.{2 if 0 < abs(value) < 0.1 else 1}f} %"
     elif unit == "points":
         text = f"{100 * value:+.1f}"
     elif unit == "deviation":
@@ -226,7 +226,8 @@ def value_text(value: float, unit: Unit) -> str:
         text = f"{value:g}"
     else:
         text = f"{value:.2f}"
-    return text.replace("-", "−")
+    zero = text.startswith("-") and not text.strip("-0. %")
+    return text.removeprefix("-") if zero else text.replace("-", "−")
 
 
 def _paragraphs(text: Sequence[str]) -> list[str]:

@@ -97,6 +97,8 @@ def test_numbers_and_rules_are_said_in_their_units():
     assert number_text(number, "share", "en") == "50.0 % (25.0 % to 75.0 %), n = 9"
     assert number_text(number, "points", "zh") == "+50.0（+25.0 至 +75.0），n = 9"
     assert number_text(exact(3), "tokens", "en") == "3"
+    assert number_text(exact(-0.0001, n=4), "cosine", "en") == "0.00, n = 4"
+    assert number_text(exact(0.0145), "share", "en") == "1.45 %"
     rule = less_than(0.3, refuted_above=0.7)
     assert rule_text(rule, "cosine", "en") == (
         "confirmed if the interval lies below 0.30, refuted if the interval lies above 0.70, else open"
