@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 
@@ -18,6 +18,7 @@ from probe.options import (
     BatchTokens,
     Budget,
     Cache,
+    Claims,
     Cut,
     CutCases,
     CutToFit,
@@ -28,10 +29,12 @@ from probe.options import (
     Heads,
     LayerCutCases,
     Layers,
+    MarkdownFile,
     Model,
     Models,
     OnceEach,
     PageLanguage,
+    Quick,
     ReadingCases,
     ReferenceCases,
     RemoteCode,
@@ -48,6 +51,7 @@ if TYPE_CHECKING:
     from probe.models import LoadedModel
 
 DEFAULT_MODEL = "builtin:e5-small"
+DEFAULT_DECODER = "builtin:gemma3-270m"
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
@@ -61,7 +65,8 @@ app = typer.Typer(
 @app.command(cls=OnceEach)
 def report(
     cases: Annotated[
-        str, typer.Argument(help="A shipped set (relations, apple, senses, english) or a .yaml, .jsonl or .csv file.")
+        str,
+        typer.Argument(help="A shipped set (relations, apple, senses, far, english) or a .yaml, .jsonl, .csv file."),
     ] = ("relations"),
     model: Models = [DEFAULT_MODEL],  # noqa: B006 (Typer reads it, nobody changes it)
     out: Annotated[
@@ -369,6 +374,60 @@ def check(
 
 
 @app.command(cls=OnceEach)
+def claims(
+    only: Claims = None,
+    model: Model = DEFAULT_MODEL,
+    decoder: Annotated[
+        str, typer.Option("--decoder", metavar="MODEL", help="The model that reads from left to right, with its head.")
+    ] = DEFAULT_DECODER,
+    out: Annotated[
+        Any, typer.Option(parser=folder_named, metavar="FOLDER", help="Run folder. [default: runs/claims]")
+    ] = None,
+    force: Force = False,
+    markdown: MarkdownFile = None,
+    language: PageLanguage = "en",
+    quick: Quick = False,
+    seed: Seed = 0,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+) -> None:
+    """Measure the article's claims. Each gets a verdict by a rule laid down before, and two cases that watch it."""
+    import os
+
+    from probe.claims_messages import CLAIM_KEYS
+    from probe.runs import open_run
+    from probe.terminal import open_console, show_progress, text_table
+
+    target, keys = out or Path("runs/claims"), [key for key in CLAIM_KEYS if not only or key in only]
+    with open_run(target, force=force) as folder, show_progress() as progress:
+        from probe.claims.bench import QUICK, Bench, Sizes
+        from probe.claims_story import claim_line
+        from probe.claims_study import study_claims
+
+        data = os.environ.get("CIJING_DATA")
+        bench = Bench(
+            load_encoder=lambda: _load(model, device=device, dtype=dtype, revision=None, code=False),
+            load_decoder=lambda: _load(decoder, device=device, dtype=dtype, revision=None, code=False, head="lm"),
+            sizes=QUICK if quick else Sizes(),
+            seed=seed,
+            data=Path(data) if data else None,
+            progress=progress,
+        )
+        findings = study_claims(
+            bench,
+            keys,
+            language=language,
+            names=(model, decoder),
+            folder=folder,
+            markdown_file=markdown,
+            command=f"python -m probe claims --markdown {markdown or 'docs/claims.md'}",
+        )
+    rows = [claim_line(finding, language) for finding in findings]
+    open_console(sys.stdout).print(text_table(("claim", "verdict", "number"), rows))
+    print(target / "report.html")
+
+
+@app.command(cls=OnceEach)
 def models() -> None:
     """List the builtin models. They come as packages; the list says which are built already."""
     from probe.models import known_models
@@ -390,10 +449,14 @@ def _cases(source: str) -> "CaseSet":
     return case_set
 
 
-def _load(model: str, *, device: str, dtype: str, revision: str | None, code: bool) -> "LoadedModel":
+def _load(
+    model: str, *, device: str, dtype: str, revision: str | None, code: bool, head: Literal["none", "lm"] = "none"
+) -> "LoadedModel":
     from probe.models import load_model
 
-    loaded = load_model(model, device=device, dtype=dtype, revision=revision, trust_remote_code=code, progress=say)
+    loaded = load_model(
+        model, device=device, dtype=dtype, head=head, revision=revision, trust_remote_code=code, progress=say
+    )
     for note in loaded.notes:
         say(f"note: {note}")
     return loaded

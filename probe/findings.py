@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from probe.captures import Prepared
+from probe.captures import Capture, Prepared
 from probe.contrasts import is_neutral
 from probe.experiments.causes import EVERYWHERE, CutEffects
 from probe.labels import Layer
@@ -101,7 +101,7 @@ class Interval:
         return self.low > 0 or self.high < 0
 
 
-def unit_of(item: Prepared) -> str:
+def unit_of(item: Prepared | Capture) -> str:
     """The cue words of a case as one name; a case without cues is a unit of its own."""
     return " + ".join(cue.cut(item.case.text) for cue in item.case.cues) or f"case {item.case.id}"
 

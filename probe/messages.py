@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from string import Formatter
 from typing import Literal
 
+from probe.claims_messages import CLAIM_STRINGS
 from probe.walk_messages import WALK
 
 Language = Literal["en", "zh"]
@@ -1331,6 +1332,7 @@ MESSAGES: dict[str, Message] = {
 }
 
 MESSAGES |= {f"walk.{key}": Message(en=en, zh=zh) for key, (en, zh) in WALK.items()}
+MESSAGES |= {f"claims.{key}": Message(en=en, zh=zh) for key, (en, zh) in CLAIM_STRINGS.items()}
 
 
 def message(key: str, language: Language, /, **values: object) -> str:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 import typer
 from typer.core import TyperCommand, TyperOption
 
+from probe.claims_messages import CLAIM_KEYS
 from probe.errors import CijingError, ModelError
 from probe.given import size_in_bytes
 
@@ -69,6 +70,20 @@ def folder_named(text: str) -> Path:
     return Path(text)
 
 
+def _claim(text: str) -> str:
+    """Read the name of a claim."""
+    if text not in CLAIM_KEYS:
+        raise CijingError(f"--only {text!r}: no such claim; allowed are {', '.join(CLAIM_KEYS)}")
+    return text
+
+
+def _markdown_file(text: str) -> Path:
+    """Read the name of a Markdown file; anything else would be overwritten unsaid."""
+    if Path(text).suffix.lower() != ".md" or "\0" in text:
+        raise typer.BadParameter(f"{text!r}: allowed is a file ending in .md")
+    return Path(text)
+
+
 def _device(text: str) -> str:
     """Read a device by its form, before torch is imported; whether the machine has it is seen when a model loads."""
     if not re.fullmatch(r"auto|cpu|mps|cuda(:\d{1,3})?", text):
@@ -124,3 +139,11 @@ ReferenceCases = Annotated[
 Cache = Annotated[
     Any, typer.Option(parser=folder_named, metavar="FOLDER", help="Keep captures here and use them again.")
 ]
+Claims = Annotated[
+    list[Any] | None,
+    typer.Option("--only", parser=_claim, metavar="CLAIM", help="Only this claim; may be given again. [default: all]"),
+]
+MarkdownFile = Annotated[
+    Any, typer.Option("--markdown", parser=_markdown_file, metavar="FILE", help="Also write the table here, as .md.")
+]
+Quick = Annotated[bool, typer.Option("--quick", help="A few cases of each, to see that it runs; no verdicts.")]

@@ -5,7 +5,11 @@ from collections import Counter
 import pytest
 from guards import distance, frame, neighbour_gain, room_for_controls, shared_frames, twins
 
+from probe.capture import prepare
 from probe.cases import Case, CaseSet, case_of, load_cases, shipped_sets
+from probe.contrasts import slot_pairs
+from probe.errors import CijingError
+from probe.models import load_model
 from probe.spans import Span
 
 SETS = ("relations", "apple", "senses", "english")
@@ -184,6 +188,71 @@ def test_cases_of_one_group_share_their_carrier(shipped):
         assert len(texts) > 1
         frames = {frame(case) for case in shipped.cases if case.group == name}
         assert len(frames) == 1 or all(min(texts, key=len) in text for text in texts)
+
+
+# --- far: three places of the cue that share their words on purpose, so each place is guarded by itself -------------
+
+PLACES = ("same sentence", "other sentence", "other paragraph")
+
+
+@pytest.fixture(params=PLACES)
+def far_place(request) -> tuple[Case, ...]:
+    return tuple(case for case in load_cases("far").cases if case.meta["contrast"] == request.param)
+
+
+def test_far_has_the_cues_that_the_issue_names_and_both_senses(far_place):
+    cues = {cue_of(case): case.sense for case in far_place if case.sense != "neutral"}
+    assert {"乔布斯", "1976 年", "车库"} <= set(cues)
+    assert Counter(cues.values()) == {"company": 12, "fruit": 12}
+    assert {case.target.cut(case.text) for case in far_place} == {"苹果"}
+
+
+def test_far_pairs_each_cue_with_a_neutral_word_of_its_own_in_the_same_slot(far_place):
+    groups: dict[str, list[Case]] = {}
+    for case in far_place:
+        groups.setdefault(case.group, []).append(case)
+    assert len(groups) == 24 and all(len(cases) == 2 for cases in groups.values())
+    for one, other in groups.values():
+        assert frame(one) == frame(other) and one.cues[0].start == other.cues[0].start
+        assert [one.sense, other.sense].count("neutral") == 1
+    assert max(Counter(cue_of(case) for case in far_place).values()) == 1
+
+
+def test_far_says_where_the_cue_stands_and_that_is_where_it_stands(far_place):
+    for case in far_place:
+        between = case.text[case.cues[0].end : case.target.start]
+        place = "other paragraph" if "\n" in between else "other sentence" if "。" in between else "same sentence"
+        assert place == case.meta["contrast"], case.id
+
+
+def test_the_places_of_far_hold_the_same_words_and_differ_in_their_order_alone():
+    texts: dict[tuple[str, str], list[Counter[str]]] = {}
+    for case in load_cases("far").cases:
+        letters = Counter(char for char in case.text if char not in "，。\n")
+        texts.setdefault((case.group.rpartition("-")[0], case.sense), []).append(letters)
+    assert len(texts) == 48 and all(len(found) == 3 for found in texts.values())
+    assert all(found[0] == found[1] == found[2] for found in texts.values())
+
+
+def test_far_keeps_to_the_guards_in_each_place(far_place):
+    assert shared_frames(far_place)[0] <= 0.05
+    assert twins(far_place) == []
+    assert neighbour_gain([case for case in far_place if case.sense != "neutral"]) <= 0.15
+
+
+@pytest.mark.real
+def test_far_has_as_many_tokens_with_a_cue_as_with_a_neutral_word_under_both_builtin_tokenizers():
+    for name in ("builtin:e5-small", "builtin:gemma3-270m"):
+        try:
+            loaded = load_model(name)
+        except CijingError as error:
+            pytest.skip(str(error))
+        items = prepare(loaded, load_cases("far").cases)
+        assert len(slot_pairs(items)) == 72
+        lengths = {(item.case.id.rpartition("-")[0]): set() for item in items}
+        for item in items:
+            lengths[item.case.id.rpartition("-")[0]].add((len(item.tokens.ids), len(item.cues[0])))
+        assert all(len(found) == 1 for found in lengths.values())
 
 
 # --- the guards themselves ------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from probe.models import DTYPES
 from probe.runs import open_run
 
 ROOT = Path(__file__).resolve().parents[1]
-COMMANDS = ("report", "compare", "diff", "attend", "walk", "check", "models")
+COMMANDS = ("report", "compare", "diff", "attend", "walk", "check", "claims", "models")
 MARKED = "- marked: 我{喜欢}[苹果]\n- marked: 他{讨厌}[菠菜]\n- marked: 牛顿被[苹果]{砸中}\n"
 
 
@@ -648,3 +648,35 @@ def test_finetune_says_that_it_holds_no_command_yet() -> None:
     assert (
         refused.returncode == 2 and refused.stderr.startswith("no command 'train'") and refused.stderr.count("\n") == 1
     )
+
+
+def test_an_unknown_claim_is_refused_in_one_line_with_the_valid_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["claims", "--only", "watershed"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("--only 'watershed': no such claim; allowed are contexts, rungs, neighbours")
+    assert run(["claims", "--markdown", "README.rst"]) == 2
+    assert "allowed is a file ending in .md" in capsys.readouterr().err
+
+
+def test_claims_that_need_no_model_are_answered_without_loading_one(tmp_path: Path) -> None:
+    out, file = tmp_path / "run", tmp_path / "claims.md"
+    done = program(
+        *("claims", "--only", "entropy", "--only", "example", "--only", "heads", "--model", "no/such"),
+        *("--out", str(out), "--markdown", str(file), "--language", "zh"),
+    )
+    assert done.returncode == 0, done.stderr
+    keys = [line.split()[0] for line in done.stdout.splitlines() if line.split()[0] in ("entropy", "example", "heads")]
+    assert keys == ["example", "entropy", "heads"]  # in the article's order, whatever the order asked
+    assert done.stdout.splitlines()[-1] == str(out / "report.html")
+    text = file.read_text("utf-8")
+    assert (out / "tables" / "claims.csv").is_file() and "python -m probe claims --only entropy" in text
+    assert "99.2 %" in text and "反驳" in text
+    again = program("claims", "--only", "entropy", "--out", str(out))
+    assert again.returncode == 2 and len(again.stderr.splitlines()) == 1
+
+
+def test_a_claim_runs_on_a_model_of_ones_own(bert: Path, tmp_path: Path) -> None:
+    done = program("claims", "--only", "contexts", "--quick", "--model", str(bert), "--out", str(tmp_path / "run"))
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "run" / "report.html").read_text("utf-8")
+    assert "quick test run" in page and str(bert) in page

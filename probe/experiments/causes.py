@@ -91,7 +91,7 @@ def cut_effects(
     route: Route,
     items: Sequence[Prepared],
     *,
-    controls: Sequence[tuple[int, ...]] | None = None,
+    controls: Sequence[tuple[int, ...] | None] | None = None,
     by_layer: Collection[int] | None = None,
     batch_tokens: int = 2048,
     progress: Callable[[int, int], None] | None = None,
@@ -100,7 +100,8 @@ def cut_effects(
 
     The edge is target → cue; in a causal model whose cue comes after the target it is cue → target, since the later
     word is the one that can read. An encoder-decoder is judged in its encoder. `controls` names the control's tokens
-    for each case instead of a matched word; `by_layer` names the cases that are also cut layer by layer (None: all).
+    for each case instead of a matched word, None for no control; `by_layer` names the cases that are also cut layer by
+    layer (None: all).
     Raises TapError on the eager path.
     """
     stack = _stack(loaded)

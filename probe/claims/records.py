@@ -1,0 +1,180 @@
+"""What a claim's experiment gives: numbers, the rule that turns each into a verdict, and the cases that watch it."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from probe.findings import mean_interval
+
+Verdict = Literal[
+    "confirmed", "qualified", "refuted", "open", "not testable here", "measure not to be trusted"
+]  # fmt: skip
+Bears = Literal["for", "against", "beside"]
+Unit = Literal["share", "points", "cosine", "nats", "ratio", "tokens", "depth", "deviation"]
+Cell = str | float | int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Number:
+    """One estimate with its interval and the number of units behind it; an exact number is its own interval."""
+
+    estimate: float
+    low: float
+    high: float
+    n: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Range:
+    """Everything strictly between two bounds; one of them may be infinite."""
+
+    above: float = -math.inf
+    below: float = math.inf
+
+    def __post_init__(self) -> None:
+        if not self.above < self.below:
+            raise ValueError(f"no number lies above {self.above} and below {self.below}")
+
+    def holds(self, number: Number) -> bool:
+        """Whether the whole interval lies inside; False where there is no interval."""
+        return self.above < number.low <= number.high < self.below
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """How an interval becomes a verdict on one statement, laid down before anything is measured."""
+
+    confirmed: Range
+    refuted: Range
+    between: Verdict = "open"  # neither: "open" where the data do not decide, "qualified" where a half-truth lies
+
+    def judge(self, number: Number) -> Verdict:
+        """The verdict on the statement that this rule belongs to."""
+        if math.isnan(number.low) or math.isnan(number.high):
+            return "open"
+        if self.confirmed.holds(number):
+            return "confirmed"
+        return "refuted" if self.refuted.holds(number) else self.between
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """One statement with its number. Bearing "against" the claim, its confirmation refutes the claim.
+
+    `planted` is a case in which the measure is known to succeed: the rule must confirm it. `must_fail` is one in which
+    it has nothing to find: the rule must not confirm it. Else the number is not to be trusted.
+    """
+
+    key: str
+    model: str = ""
+    bears: Bears = "for"
+    rule: Rule
+    unit: Unit
+    number: Number
+    planted: Number
+    must_fail: Number
+
+    @property
+    def trusted(self) -> bool:
+        """Whether both watched cases came out as they must."""
+        return self.rule.judge(self.planted) == "confirmed" and self.rule.judge(self.must_fail) != "confirmed"
+
+    @property
+    def statement(self) -> Verdict:
+        """The verdict on the part's own statement."""
+        return self.rule.judge(self.number) if self.trusted else "measure not to be trusted"
+
+    @property
+    def verdict(self) -> Verdict:
+        """What the part says of the claim."""
+        turned: dict[Verdict, Verdict] = {"confirmed": "refuted", "refuted": "confirmed"}
+        return turned.get(self.statement, self.statement) if self.bears == "against" else self.statement
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """A table of a claim: message keys for caption and columns, then words and numbers."""
+
+    caption: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    model: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """All that was found of one claim; without parts, `why` says whether it is open or not testable here."""
+
+    key: str
+    parts: tuple[Part, ...] = ()
+    grids: tuple[Grid, ...] = ()
+    why: Literal["", "open", "not testable here"] = ""
+
+    def __post_init__(self) -> None:
+        if bool(self.deciding) == bool(self.why):
+            raise ValueError(f"claim {self.key}: give parts that decide, or say why there are none")
+
+    @property
+    def deciding(self) -> tuple[Part, ...]:
+        """The parts that bear on the claim."""
+        return tuple(part for part in self.parts if part.bears != "beside")
+
+    @property
+    def verdict(self) -> Verdict:
+        """What all parts together say of the claim."""
+        return self.why or together([part.verdict for part in self.deciding])
+
+
+def together(verdicts: Sequence[Verdict]) -> Verdict:
+    """One verdict of several: untrusted if any is; theirs where they agree; qualified where they do not.
+
+    Parts that the data leave open do not weigh, unless all are open.
+    """
+    if "measure not to be trusted" in verdicts:
+        return "measure not to be trusted"
+    told = {verdict for verdict in verdicts if verdict != "open"}
+    if len(told) == 1:
+        return told.pop()
+    return "qualified" if told else "open"
+
+
+def exact(value: float, *, n: int = 1) -> Number:
+    """A number without chance in it."""
+    return Number(estimate=value, low=value, high=value, n=n)
+
+
+def spread(values: Sequence[float]) -> Number:
+    """Numbers that should all be alike: the largest, with the smallest and the largest as its interval."""
+    return Number(estimate=max(values), low=min(values), high=max(values), n=len(values))
+
+
+def mean_number(values: NDArray[np.floating] | Sequence[float], units: Sequence[str], *, seed: int) -> Number:
+    """The mean over units with a bootstrap interval; values [case], NaN = not defined."""
+    found = mean_interval(np.asarray(values, dtype=np.float64), units, seed=seed)
+    return Number(estimate=found.mean, low=found.low, high=found.high, n=found.units)
+
+
+def share_number(hits: int, n: int) -> Number:
+    """A share of n with Wilson's 95 % interval."""
+    z, share = 1.959964, hits / n
+    middle = (share + z**2 / (2 * n)) / (1 + z**2 / n)
+    half = z * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2)) / (1 + z**2 / n)
+    return Number(estimate=share, low=max(0.0, middle - half), high=min(1.0, middle + half), n=n)
+
+
+def more_than(bound: float, *, refuted_below: float | None = None) -> Rule:
+    """Confirmed where the interval lies above the bound, refuted where it lies below it, or below another one."""
+    return Rule(
+        confirmed=Range(above=bound), refuted=Range(below=bound if refuted_below is None else refuted_below)
+    )  # fmt: skip
+
+
+def less_than(bound: float, *, refuted_above: float | None = None) -> Rule:
+    """Confirmed where the interval lies below the bound, refuted where it lies above it, or above another one."""
+    return Rule(
+        confirmed=Range(below=bound), refuted=Range(above=bound if refuted_above is None else refuted_above)
+    )  # fmt: skip
