@@ -29,18 +29,8 @@ ORDER = (
     *("walk_formulas", "walk_story", "walk_lines"),
     *("comparison", "comparison_pieces", "comparison_senses", "comparison_states"),
     *("comparison_words", "comparison_senses_story", "comparison_story", "comparison_study", "changes"),
-    *(
-        "chat",
-        "transcripts",
-        "stitching",
-        "answering",
-        "generation",
-        "glance",
-        "terminal",
-        "options",
-        "launch",
-        "__main__",
-    ),
+    *("chat", "transcripts", "stitching", "answering", "generation"),
+    *("glance", "terminal", "options", "launch", "commands", "__main__"),
 )
 HOMES = {
     "AttentionInterface": ("probe/rowtap.py",),
@@ -49,7 +39,7 @@ HOMES = {
     "matplotlib": ("probe/figures.py",),
     "jinja2": ("probe/report/",),
     "rich": ("probe/terminal.py",),
-    "typer": ("probe/__main__.py", "probe/options.py", "probe/launch.py"),
+    "typer": ("probe/__main__.py", "probe/options.py", "probe/launch.py", "probe/commands/"),
 }
 # Imported by themselves, these bring in no torch; the command line shows its help without any heavy library.
 WITHOUT_TORCH = ("errors", "given", "spans", "cases", "messages", "runs", "terminal", "launch", "__main__")
@@ -142,7 +132,7 @@ def prints(tree: Tree) -> Iterator[str]:
     for path, source in tree.items():
         for node in ast.walk(ast.parse(source)):
             called = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
-            if called and not path.endswith(("/__main__.py", "/launch.py")):
+            if called and not path.endswith(("/__main__.py", "/launch.py")) and "/commands/" not in path:
                 yield f"{path}:{node.lineno}: print"
 
 

@@ -1,0 +1,1 @@
+"""The commands, one function each; each loads what it needs itself."""
