@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ from probe.projection import Handed, is_handed, written
 from probe.rows import ScoreTerms
 
 _LONGEST = 2**40  # tokens
+_FROM_0: Any = {"least": 0, "error": TapError}
 
 
 class RowRequest:
@@ -23,10 +25,10 @@ class RowRequest:
     what is collected into the copy is lost. One request serves one forward pass, or, with `every_call`, one
     `generate`, whose calls are kept one after another.
 
-    queries: token positions for each batch item; None takes every row of every call.
-    Positions count the padding of a batch. layers, stacks, heads: what to read; None reads all, and heads come in
-    ascending order. Edits have filters of their own. Raises TapError for what is not of these kinds, and when the
-    pass runs, for layers, stacks and heads that the model does not have.
+    queries: token positions for each batch item, the padding of the batch counted; None takes every row of every call.
+    layers, stacks, heads: what to read; None reads all, no layers nothing (for edits alone), and heads come in
+    ascending order. Edits have filters of their own. Raises TapError for what is not of these kinds and, when the pass
+    runs, for layers, stacks and heads that the model does not have.
     value_norms, transformed_norms, head_outputs: norms of value vectors, the same through W_O, and what each head
     writes; the last two follow attention's output to W_O, so they need `tap`, and refuse families that put a gate or
     a norm between. They carry no gradient.
@@ -51,7 +53,7 @@ class RowRequest:
         self.queries = None if queries is None else _padded(queries)  # [batch, query]
         # Taken here, on the CPU: in every layer it would wait for the device.
         self.highest = -1 if self.queries is None else int(self.queries.max())
-        self.layers = numbers_or_all(layers, "layers")
+        self.layers = None if layers is None else frozenset(whole_numbers(layers, "layers", **_FROM_0))
         self.stacks = stacks_or_all(stacks)
         asked = numbers_or_all(heads, "heads")
         self.heads = None if asked is None else tuple(sorted(asked))
@@ -205,7 +207,7 @@ def _padded(queries: object) -> Tensor:
         raise TapError(
             f"queries {shown(queries)}: allowed is one list of token positions for each text, such as [[3, 4], [2]]"
         )
-    found = [whole_numbers(item, "queries", least=0, error=TapError) for item in lists]
+    found = [whole_numbers(item, "queries", **_FROM_0) for item in lists]
     width = max(map(len, found), default=0)
     if width == 0:
         raise TapError("the request names no query position")

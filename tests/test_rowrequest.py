@@ -17,7 +17,7 @@ WRONG_REQUESTS = [
     *((given, {}) for given in (3, "3", [3], [{3}], [["3"]], [[3.0]], [[True]], [[float("nan")]], [[-1]], [[]], [])),
     ([[10**30]], {}),
     (torch.tensor(3), {}),
-    *(([[1]], {"layers": given}) for given in (3, "1", [], [None], [-1], [1.5])),
+    *(([[1]], {"layers": given}) for given in (3, "1", [None], [-1], [1.5])),
     *(([[1]], {"heads": given}) for given in (3, [], [-1], "0")),
     *(([[1]], {"stacks": given}) for given in ("foo", ["foo"], [], 3)),
     *(([[1]], {"edits": given}) for given in (None, CUT, ["x"], 3)),
@@ -121,6 +121,16 @@ def test_a_layer_that_a_model_does_not_have_is_refused_and_not_silently_nothing(
         read(model, batch, RowRequest(queries, **settings))
     with attached(model), pytest.raises(TapError, match="layer 99"), torch.no_grad():
         model(**batch, rows=RowRequest(queries, **settings))
+
+
+def test_no_layers_read_nothing_while_the_edits_act():
+    model, tokenizer = tiny_bert()
+    batch, queries = batch_of(model, tokenizer)
+    with torch.no_grad():
+        plain = model(**batch)[0]
+        with tap(model, RowRequest(queries, layers=(), edits=[HeadEdit(heads={0})])) as request:
+            edited = model(**batch)[0]
+    assert request.rows == {} and not torch.equal(plain, edited)
 
 
 def test_a_stack_that_a_model_does_not_have_is_refused():
