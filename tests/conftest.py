@@ -7,8 +7,13 @@ import shutil
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.browsing import FLAGS
+
+# How long an example takes says how busy the machine is, and nothing about the code.
+settings.register_profile("shared machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("shared machine")
 
 
 @pytest.fixture(scope="module")

@@ -126,7 +126,11 @@ def test_filtered_heads_give_the_numbers_of_the_whole(family):
 
 @pytest.mark.parametrize(
     ("heads", "message"),
-    [([9], r"head 9 asked, but layers\.0\.self_attn has heads 0 to 3"), ([-1], r"heads \[-1\]"), ([], "at least one")],
+    [
+        ([9], r"head 9 asked, but layers\.0\.self_attn has heads 0 to 3"),
+        ([-1], "heads has -1: allowed are whole numbers from 0"),
+        ([], "at least one"),
+    ],
 )
 def test_heads_that_the_model_does_not_have_are_refused(model, heads, message):
     with pytest.raises(TapError, match=message):
