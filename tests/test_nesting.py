@@ -80,7 +80,7 @@ def test_a_pass_is_served_by_the_tap_of_its_own_model_wherever_it_runs(inner_blo
             assert torch.equal(teacher(**batch)[0], plain), "the student's edit is not the teacher's"
             student(**batch)
     assert gap(outer.rows, expected) == 0.0
-    assert len(inner.rows) == (3 if inner_block == "tap" else 0)
+    assert len(inner.calls) == (3 if inner_block == "tap" else 0)
 
 
 def test_a_request_by_keyword_goes_before_the_taps():
