@@ -12,6 +12,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 from probe.cases import Case, CaseSet
@@ -267,10 +268,11 @@ def _reading(about: Sequence[str], rows: Sequence[Answer], name: str) -> Reading
 
 
 def _read(path: Path, columns: Sequence[str]) -> tuple[tuple[str, ...], dict[int, tuple[str, ...]]]:
-    """Give the comment lines of a table and its rows by number."""
-    lines = path.read_text("utf-8-sig").splitlines()
-    about = tuple(line[1:].strip() for line in lines if line.startswith("#"))
-    head, *rows = list(csv.reader(line for line in lines if line.strip() and not line.startswith("#"))) or [[]]
+    """Give the comment lines above a table and its rows by number; a text in a cell may hold lines of its own."""
+    lines = path.read_text("utf-8-sig").splitlines(keepends=True)
+    above = list(takewhile(lambda line: line.startswith("#") or not line.strip(), lines))
+    about = tuple(line[1:].strip() for line in above if line.strip())
+    head, *rows = [row for row in csv.reader(lines[len(above) :]) if row] or [[]]
     if [cell.strip() for cell in head] != list(columns):
         raise CasesError(f"{path}: columns {', '.join(head)}; allowed are {', '.join(columns)}")
     table: dict[int, tuple[str, ...]] = {}

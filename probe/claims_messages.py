@@ -13,8 +13,8 @@ CLAIM_STRINGS: dict[str, tuple[str, str]] = {
     "subtitle": ("{encoder} · {decoder} · seed {seed}", "{encoder} · {decoder} · 随机种子 {seed}"),
     "summary": ("All claims", "全部说法"),
     "summary_text": (
-        "An article that explains attention with 我喜欢苹果 makes these claims; they are put here in our words. Each statement has a rule, laid down in the code before anything is measured, that turns its number into a verdict. Each number is watched by a planted case that the rule must confirm and by one in which there is nothing to find; if either goes wrong, the verdict is that the measure is not to be trusted.",
-        "一篇用“我喜欢苹果”讲解注意力的文章提出了这些说法，这里用我们自己的话转述。每条陈述都有一条规则，在测量之前就写在代码里，规定数值怎样变成结论。每个数值都有两个对照：一个埋入了已知效应，规则必须予以证实；另一个没有任何效应，规则不得证实。只要有一个出错，结论就是“此测量不可信”。",
+        "An article that explains attention with 我喜欢苹果 makes these claims; they are put here in our words. Each statement has a rule, laid down in the code before anything is measured, that turns its number into a verdict: the whole interval must lie in the range that the rule names. Each number is watched by a planted case that the rule must confirm and by one in which there is nothing to find; if either goes wrong, the verdict is that the measure is not to be trusted.",
+        "一篇用“我喜欢苹果”讲解注意力的文章提出了这些说法，这里用我们自己的话转述。每条陈述都有一条规则，在测量之前就写在代码里，规定数值怎样变成结论：整个区间都必须落在规则所写的范围之内。每个数值都有两个对照：一个埋入了已知效应，规则必须予以证实；另一个没有任何效应，规则不得证实。只要有一个出错，结论就是“此测量不可信”。",
     ),
     "summary_limits": (
         "The numbers hold for these two small models and our sentences; intervals are 95 % bootstraps over cue words, texts or words. Numbers without an interval have no chance in them.",
@@ -32,7 +32,7 @@ CLAIM_STRINGS: dict[str, tuple[str, str]] = {
         "These are the sizes of a quick test run: the verdicts mean nothing.",
         "这是快速试运行的规模，结论没有意义。",
     ),
-    "verdict_of": ("Verdict: {verdict}.", "结论：{verdict}。"),
+    "verdict_of": ("“{claim}” Verdict: {verdict}.", "“{claim}”结论：{verdict}。"),
     "table_claims": ("Claims and verdicts", "说法与结论"),
     "table_parts": ("What was measured", "测量了什么"),
     "col_claim": ("claim", "说法"),
@@ -45,14 +45,13 @@ CLAIM_STRINGS: dict[str, tuple[str, str]] = {
     "col_rule": ("rule", "规则"),
     "col_planted": ("planted", "埋入效应的对照"),
     "col_must_fail": ("must fail", "必须失败的对照"),
-    "rule": ("confirmed {confirmed}, refuted {refuted}, else {between}", "{confirmed} 则证实，{refuted} 则反驳，否则{between}"),
-    "range_above": ("above {low}", "高于 {low}"),
-    "range_below": ("below {high}", "低于 {high}"),
-    "range_between": ("between {low} and {high}", "在 {low} 与 {high} 之间"),
-    "range_text": ("if the interval lies {range}", "区间{range}"),
-    "interval": ("{estimate} ({low} to {high}), n = {n}", "{estimate}（{low} 至 {high}），n = {n}"),
-    "exact": ("{estimate}, n = {n}", "{estimate}，n = {n}"),
-    "thin": ("{estimate}, n = {n}: too few for an interval", "{estimate}，n = {n}：太少，不给区间"),
+    "rule": ("{confirmed}: confirmed; {refuted}: refuted; else {between}", "{confirmed}：证实；{refuted}：反驳；否则{between}"),
+    "range_above": ("> {low}", "> {low}"),
+    "range_below": ("< {high}", "< {high}"),
+    "range_between": ("{low} to {high}", "{low} 至 {high}"),
+    "interval": ("{estimate} ({low} to {high})", "{estimate}（{low} 至 {high}）"),
+    "of_n": ("{number}, n = {n}", "{number}，n = {n}"),
+    "thin": ("{number}, n = {n}: too few for an interval", "{number}，n = {n}：太少，不给区间"),
     "for": ("for it", "支持"),
     "against": ("against it", "反对"),
     "beside": ("beside it, does not count", "旁证，不计入结论"),
@@ -63,6 +62,7 @@ CLAIM_STRINGS: dict[str, tuple[str, str]] = {
     "verdict_not testable here": ("not testable here", "此处无法检验"),
     "verdict_measure not to be trusted": ("measure not to be trusted", "测量不可信"),
     # Claims: the claim, how it is measured, and its statements
+    "contexts.short": ("Context makes the vector", "语境决定向量"),
     "contexts": (
         "Context makes the vector: 苹果 is a completely different vector in 我吃苹果 and in 苹果公司发布新品.",
         "语境决定向量：“我吃苹果”与“苹果公司发布新品”中的“苹果”是完全不同的向量。",
@@ -76,6 +76,7 @@ CLAIM_STRINGS: dict[str, tuple[str, str]] = {
         "after centring, states of one sense are nearer to each other than to the other sense's",
         "减去均值后，同一义项的状态彼此更近，离另一义项更远",
     ),
+    "rungs.short": ("The watershed from LSTMs", "与 LSTM 的分水岭"),
     "rungs": (
         "Vectors that depend on context are what sets transformers apart from LSTMs and RNNs.",
         "向量随语境而变，是 Transformer 与 LSTM、RNN 的分水岭。",
@@ -94,6 +95,7 @@ CLAIM_STRINGS: dict[str, tuple[str, str]] = {
         "LSTM 的状态比嵌入表的行更能区分义项（正确率之差）",
     ),
     "rungs.transformer_over_lstm": ("the transformer tells them better than the LSTM", "Transformer 比 LSTM 更能区分义项"),
+    "neighbours.short": ("Clusters in the embedding table", "嵌入表中的簇"),
     "neighbours": (
         "Fruit words and product words cluster in the embedding table, therefore the model tells the senses of 苹果 apart there.",
         "嵌入表中水果词与产品词各自成簇，因此模型在那里就能区分“苹果”的义项。",
@@ -104,12 +106,14 @@ CLAIM_STRINGS: dict[str, tuple[str, str]] = {
     ),
     "neighbours.cluster": ("a word's nearest word is of its own kind", "最近的词属于同一类"),
     "neighbours.row_tells": ("the row of 苹果 tells its senses better than guessing", "“苹果”那一行比猜测更能区分义项"),
+    "tokens.short": ("Three tokens", "三个词元"),
     "tokens": ("我喜欢苹果 is three tokens.", "“我喜欢苹果”是三个词元。"),
     "tokens.how": (
         "Counted without special tokens. Planted: a tokenizer that knows the three words. Must fail: one that knows single characters.",
         "不计特殊标记。埋入：只认识这三个词的分词器。必须失败：只认识单字的分词器。",
     ),
     "tokens.three": ("it is three tokens for this tokenizer", "对这个分词器而言是三个词元"),
+    "fingerprints.short": ("Position fingerprints", "位置的指纹"),
     "fingerprints": (
         "Position 2 has the vector [0 0 1 0]; each position has a learnable fingerprint of its own.",
         "位置 2 的向量是 [0 0 1 0]；每个位置都有可学习的专属指纹。",
@@ -120,6 +124,7 @@ CLAIM_STRINGS: dict[str, tuple[str, str]] = {
     ),
     "fingerprints.shown": ("the printed vector is the sinusoid's row", "文中向量就是正弦编码的行"),
     "fingerprints.learned": ("positions are learned vectors, share of families", "位置是学习到的向量（家族占比）"),
+    "order.short": ("Order without positions", "没有位置的词序"),
     "order": ("Without positions, the order of the words is lost.", "没有位置信息，词序就丢失了。"),
     "order.how": (
         "Positions are taken out (tables zero, rotations by 0), tokens change places, and states are compared, in double precision: relative deviation from what mere reordering gives. In a causal model the tokens between the first and the last change places, and the last state must stay. Planted: a tiny encoder, and a causal model of one layer, for which it is exactly so. Must fail: the same model with its positions.",
@@ -127,6 +132,7 @@ CLAIM_STRINGS: dict[str, tuple[str, str]] = {
     ),
     "order.lost_encoder": ("attending in both directions: states only move with their tokens", "双向注意力：状态只随词元移动"),
     "order.lost_decoder": ("causal: the last state does not see the order before it", "因果模型：最后的状态看不出前文的顺序"),
+    "example.short": ("The worked example", "示例的数"),
     "example": (
         "The worked example's weights and output are right.",
         "示例中的权重与输出是对的。",
@@ -136,6 +142,7 @@ CLAIM_STRINGS: dict[str, tuple[str, str]] = {
         "印出的数与计算所得的最大差。埋入：印出的数本身。必须失败：不除以 √4 的结果。",
     ),
     "example.rounding": ("they agree up to rounding", "两者在舍入范围内一致"),
+    "entropy.short": ("How far above", "高出多少"),
     "entropy": (
         "In the worked example the weight on 苹果 is far above the others and reflects the grammar.",
         "示例中“苹果”的权重远高于其他词，反映了语法关系。",
@@ -145,6 +152,7 @@ CLAIM_STRINGS: dict[str, tuple[str, str]] = {
         "该行的熵占均匀分布熵的比例。埋入：一个键占 90% 的行。必须失败：均匀的行。",
     ),
     "entropy.peaked": ("the row is far from uniform", "这一行远离均匀分布"),
+    "feeling.short": ("Reading single dimensions", "逐维解读"),
     "feeling": (
         "What attention adds can be read dimension by dimension as output minus embedding, for example as positive feeling.",
         "输出减去嵌入，可以逐维解读注意力增加了什么，例如“正面情感”。",
@@ -154,6 +162,7 @@ CLAIM_STRINGS: dict[str, tuple[str, str]] = {
         "只有两者处在同一空间，输出减嵌入才有意义。取第一层各头在 W_O 之前的输出，与用同样权重对输入状态加权的结果之间的余弦。埋入：后者本身，即把 W_V 当作单位阵。必须失败：把它随机旋转。某一维是什么“情感”无法检验。",
     ),
     "feeling.same_space": ("the output lies in the space of the embeddings", "输出处在嵌入的空间里"),
+    "intent.short": ("What W_Q and W_K learn", "W_Q 与 W_K 学到什么"),
     "intent": (
         "W_Q learns the intent of the subject, W_K the features of the object.",
         "W_Q 学到主语的意图，W_K 学到宾语的特征。",
@@ -162,6 +171,7 @@ CLAIM_STRINGS: dict[str, tuple[str, str]] = {
         "intent has no measure that could fail; what probes read from queries and keys needs trained probes with control tasks",
         "“意图”没有可能失败的测量；从查询与键中能读出什么，需要带对照任务的训练探针",
     ),
+    "sizes.short": ("Heads joined by W_O", "头的拼接与 W_O"),
     "sizes": (
         "Four heads of four dimensions each are joined, and W_O reduces the dimension.",
         "四个四维的头拼接起来，再由 W_O 降维。",
@@ -171,6 +181,7 @@ CLAIM_STRINGS: dict[str, tuple[str, str]] = {
         "头数 × 每头维数 ÷ 模型宽度，取自加载的权重。通常每头维数是宽度除以头数，W_O 的作用是混合。埋入：文中的大小（模型宽度为 4）。必须失败：通常的构造。",
     ),
     "sizes.reduces": ("W_O takes more dimensions than it gives", "W_O 的输入维数多于输出维数"),
+    "idle.short": ("Heads without a referent", "没有所指的头"),
     "idle": ("A head that finds no referent spreads its attention evenly.", "找不到所指的头会把注意力平均分配。"),
     "idle.how": (
         "The row of 苹果 at the end of a list of ten unrelated words: entropy as a share of the largest possible, mean over all heads, and mass on special and first tokens above their share in a uniform row. Planted: all scores 0, so that rows are uniform; all mass on these tokens. Must fail: scores raised thirty times; uniform rows.",
@@ -178,11 +189,13 @@ CLAIM_STRINGS: dict[str, tuple[str, str]] = {
     ),
     "idle.uniform": ("rows without a referent are uniform", "没有所指时各行是均匀的"),
     "idle.parked": ("they park on special and first tokens", "注意力停在特殊标记和首词元上"),
+    "heads.short": ("How many heads", "头的数量"),
     "heads": (
         "8 to 4 heads costs little, 2 a lot; 4 for short texts, 12 to 16 for long ones.",
         "8 个头减到 4 个损失很小，减到 2 个损失很大；短文本用 4 个，长文本用 12 到 16 个。",
     ),
     "heads.why": ("needs training with fewer heads and pruning, which come later", "需要用更少的头训练，并做剪枝，留待以后"),
+    "verbs.short": ("A noun and its verb", "名词与动词"),
     "verbs": (
         "The noun attends to its verb or modifier: in five sentences, and in 我喜欢苹果但讨厌梨子, where rules fail.",
         "名词关注支配它的动词或修饰语：五个句子如此，规则失效的“我喜欢苹果但讨厌梨子”也如此。",
@@ -195,6 +208,7 @@ CLAIM_STRINGS: dict[str, tuple[str, str]] = {
     "verbs.crossed": ("the own verb's edge moves it more than the other verb's", "自己动词的边比另一个动词的边移动更多"),
     "verbs.over_nearest": ("the cut edge takes the own verb more often than the nearest verb does", "切断边比“最近的动词”更常选中自己的动词"),
     "verbs.rules_fail": ("in the article's crossed sentence the rule “nearest verb” fails", "在文中的交叉句里，“最近的动词”这条规则失效"),
+    "distance.short": ("Near and far by layer", "逐层的远近"),
     "distance": ("One layer sees only near words; depth widens the view.", "一层只看得到邻近的词，层数加深视野变宽。"),
     "distance.how": (
         "Rows of 苹果 at the end of long texts of our own: the farthest token with any weight, as a share of the way, in the first layer; and mean distance without special and first tokens, last third of the layers minus first third. Planted: a tiny model with a window of 4; distances that grow with depth. Must fail: a tiny model with full attention; the same distances upside down.",
@@ -202,6 +216,7 @@ CLAIM_STRINGS: dict[str, tuple[str, str]] = {
     ),
     "distance.first_near": ("the first layer reaches less than half of the text", "第一层看到的不到全文的一半"),
     "distance.widens": ("deeper layers look farther, share of the text", "更深的层看得更远（占全文的比例）"),
+    "far.short": ("Cues in other sentences", "其他句子里的线索"),
     "far": (
         "Layer 24 links 苹果 with 乔布斯, 1976 年 and 车库 in other sentences.",
         "第 24 层把“苹果”与其他句子里的“乔布斯”“1976 年”“车库”联系起来。",
@@ -214,16 +229,20 @@ CLAIM_STRINGS: dict[str, tuple[str, str]] = {
     "far.linked_other_sentence": ("cue in another sentence: its edge moves 苹果 more than the neutral word's", "线索词在另一句：它的边比中性词的边更能移动“苹果”"),
     "far.linked_other_paragraph": ("cue in the paragraph before: its edge moves 苹果 more than the neutral word's", "线索词在上一段：它的边比中性词的边更能移动“苹果”"),
     "far.late": ("the difference is largest in the last third of the layers", "差异在最后三分之一的层中最大"),
+    "positions.short": ("Who uses relative positions", "谁用相对位置"),
     "positions": ("T5 and RoBERTa use relative positions.", "T5 和 RoBERTa 使用相对位置。"),
     "positions.how": (
         "Tiny random models of each family read one token repeated: does the first layer's row change when query and keys move on together? Largest change in nats over five draws of weights; 0 is relative. What kind it is, is seen in the same way and looked up nowhere. Planted: rows made from distances. Must fail: rows made from places.",
         "各家族的微型随机模型读入同一个词元的重复：查询与键一起后移时，第一层的行变不变？取五次随机权重中的最大变化（奈特），0 即为相对位置。属于哪一类也由行为看出，不查表。埋入：由距离生成的行。必须失败：由位置生成的行。",
     ),
     "positions.relative": ("rows depend on distances only", "各行只取决于距离"),
+    "alibi.short": ("ALiBi at 100,000 tokens", "十万词元的 ALiBi"),
     "alibi": ("ALiBi is stable at 100,000 tokens.", "ALiBi 在十万词元时仍然稳定。"),
     "alibi.why": ("needs models trained with each kind of position, which come later", "需要用各种位置方式训练模型，留待以后"),
+    "finance.short": ("Finance from 68 to 89", "财务问答 68 到 89"),
     "finance": ("Finance questions went from 68 to 89 by switching to ALiBi.", "换成 ALiBi 后，财务问答从 68 升到 89。"),
     "finance.why": ("needs training; a pretrained model cannot switch without it", "需要训练；预训练模型不训练就无法更换"),
+    "products.short": ("The count of products", "乘积的数量"),
     "products": ("Attention over 2,048 tokens makes 4 million products.", "2048 个词元的注意力需要 400 万次乘积。"),
     "products.how": (
         "Query–key products counted by PyTorch's counter while the model runs eagerly, over T²; at 128 tokens, where the count is exactly quadratic. Planted: a tiny model with one head in one layer. Must fail: two layers of two heads.",
@@ -231,12 +250,16 @@ CLAIM_STRINGS: dict[str, tuple[str, str]] = {
     ),
     "products.whole": ("the whole model makes T² products", "整个模型做 T² 次乘积"),
     "products.one_head": ("one head of one layer makes T² products", "一层中的一个头做 T² 次乘积"),
+    "dilution.short": ("The last 苹果 of a long text", "长文本最后的苹果"),
     "dilution": ("In a long text the last 苹果 sees only the last few dozen words.", "长文本中最后的“苹果”只看得到最近几十个词。"),
     "dilution.why": ("comes with the experiments on long texts and their remedies", "与长文本及其补救办法的实验一起进行"),
+    "remedies.short": ("Remedies for long texts", "长文本的补救"),
     "remedies": ("Windows, chunk summaries and Tree-of-Thought mend long texts.", "窗口、分块摘要与思维树可以改善长文本。"),
     "remedies.why": ("needs retrieval and generation, which come later", "需要检索与生成，留待以后"),
+    "repeats.short": ("Repeated falsehoods", "重复的错误"),
     "repeats": ("Falsehoods repeated in training are amplified.", "训练中重复的错误会被放大。"),
     "repeats.why": ("needs training on a falsehood 0, 1, 10 and 100 times, which comes later", "需要把一个错误训练 0、1、10、100 次，留待以后"),
+    "chips.short": ("苹果芯片 and 苹果手机", "苹果芯片与苹果手机"),
     "chips": ("苹果芯片 is rarer than 苹果手机.", "“苹果芯片”比“苹果手机”少见。"),
     "chips.how": (
         "Surprisal of 芯片 minus that of 手机 after 苹果 in a dozen carriers, in nats, under {decoder}; and, where CIJING_DATA names a folder of corpora with at least five of the two, the share of 苹果手机 among both. Planted: 铁路 in the place of 芯片; made-up counts. Must fail: the words exchanged in half of the carriers; equal counts.",
@@ -244,8 +267,10 @@ CLAIM_STRINGS: dict[str, tuple[str, str]] = {
     ),
     "chips.surprisal": ("芯片 is less expected than 手机 after 苹果", "“苹果”之后“芯片”比“手机”更出乎意料"),
     "chips.count": ("苹果手机 is the more frequent one in the corpora at hand", "在手头语料中“苹果手机”更常见"),
+    "injection.short": ("Inject or train", "注入还是训练"),
     "injection": ("Inject knowledge rather than train more.", "注入知识胜过多训练。"),
     "injection.why": ("needs training and retrieval, with an arm of twice the text", "需要训练与检索，并有文本量加倍的一组"),
+    "acid.short": ("苹果酸 and apples", "苹果酸与苹果"),
     "acid": ("苹果酸 (malic acid) comes from apples.", "苹果酸来自苹果。"),
     "acid.why": (
         "a fact of chemistry, not of attention: the acid was first isolated from apple juice and is named for it",

@@ -29,7 +29,7 @@ def sections_of(
     table = Table(
         caption=say("table_claims", language),
         columns=tuple(say(f"col_{name}", language) for name in ("claim", "verdict", "command", "number")),
-        rows=tuple(_claim_row(finding, language, between=" · ") for finding in findings),
+        rows=tuple(_claim_row(finding, language, between="\n") for finding in findings),
         source="tables/claims.csv",
     )
     text = [counted(findings, language), say("summary_text", language), say("summary_limits", language)]
@@ -100,9 +100,15 @@ def claims_frame(findings: Sequence[Finding]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
-def claim_line(finding: Finding, language: Language) -> tuple[str, str, str]:
-    """Key, verdict and numbers of one claim, for the terminal."""
-    return finding.key, _verdict(finding.verdict, language), _numbers(finding, language, between=" · ")
+def claim_lines(finding: Finding, language: Language) -> list[tuple[str, str, str, str]]:
+    """Key, verdict, number and what it is the number of, a line for each statement that counts; for the terminal."""
+    verdict = _verdict(finding.verdict, language)
+    if not finding.deciding:
+        return [(finding.key, verdict, "–", _why(finding, language))]
+    return [
+        (finding.key, verdict, number_text(part.number, part.unit, language), _statement(finding, part, language))
+        for part in finding.deciding
+    ]
 
 
 def _claim_row(finding: Finding, language: Language, *, between: str, mark: str = "") -> tuple[str, ...]:
@@ -115,10 +121,13 @@ def _numbers(finding: Finding, language: Language, *, between: str) -> str:
     if not finding.deciding:
         return _why(finding, language)
     return between.join(
-        f"{say(f'{finding.key}.{part.key}', language)}{f' [{part.model}]' if part.model else ''}: "
-        f"{number_text(part.number, part.unit, language)}"
+        f"{_statement(finding, part, language)}: {number_text(part.number, part.unit, language)}"
         for part in finding.deciding
     )
+
+
+def _statement(finding: Finding, part: Part, language: Language) -> str:
+    return say(f"{finding.key}.{part.key}", language) + (f" [{part.model}]" if part.model else "")
 
 
 def _why(finding: Finding, language: Language) -> str:
@@ -127,7 +136,8 @@ def _why(finding: Finding, language: Language) -> str:
 
 
 def _claim_section(finding: Finding, language: Language, models: Models) -> Section:
-    text = [say("verdict_of", language, verdict=_verdict(finding.verdict, language))]
+    verdict = _verdict(finding.verdict, language)
+    text = [say("verdict_of", language, claim=say(finding.key, language), verdict=verdict)]
     how = MESSAGES.get(f"claims.{finding.key}.how")
     if how is not None:
         wanted = {name: models[name] for name in how.placeholders(language)}
@@ -136,7 +146,7 @@ def _claim_section(finding: Finding, language: Language, models: Models) -> Sect
         text.append(_why(finding, language))
     tables = [_parts_table(finding, language)] if finding.parts else []
     tables += [_grid_table(grid, language) for grid in finding.grids]
-    title = say(finding.key, language)
+    title = say(f"{finding.key}.short", language)
     return Section(key=f"claim-{finding.key}", title=title, text=tuple(text), tables=tuple(tables))
 
 
@@ -151,13 +161,14 @@ def _parts_table(finding: Finding, language: Language) -> Table:
 
 
 def _part_row(finding: Finding, part: Part, language: Language) -> tuple[str, ...]:
-    numbers = (number_text(one, part.unit, language) for one in (part.number, part.planted, part.must_fail))
+    watched = (interval_text(one, part.unit, language) for one in (part.planted, part.must_fail))
     return (
         say(f"{finding.key}.{part.key}", language),
         part.model or "–",
         say(part.bears, language),
         rule_text(part.rule, part.unit, language),
-        *numbers,
+        number_text(part.number, part.unit, language),
+        *watched,
         _verdict(part.statement, language),
     )
 
@@ -183,21 +194,24 @@ def _verdict(verdict: Verdict, language: Language) -> str:
 
 def number_text(number: Number, unit: Unit, language: Language) -> str:
     """A number in its unit, with its interval and n; an exact one alone."""
-    estimate = value_text(number.estimate, unit)
+    text = interval_text(number, unit, language)
     if math.isnan(number.low):
-        return say("thin", language, estimate=estimate, n=number.n)
-    if number.low == number.high:
-        return say("exact", language, estimate=estimate, n=number.n) if number.n > 1 else estimate
+        return say("thin", language, number=text, n=number.n)
+    return text if number.low == number.high and number.n <= 1 else say("of_n", language, number=text, n=number.n)
+
+
+def interval_text(number: Number, unit: Unit, language: Language) -> str:
+    """A number in its unit, with its interval where it has one."""
+    estimate = value_text(number.estimate, unit)
+    if math.isnan(number.low) or number.low == number.high:
+        return estimate
     low, high = value_text(number.low, unit), value_text(number.high, unit)
-    return say("interval", language, estimate=estimate, low=low, high=high, n=number.n)
+    return say("interval", language, estimate=estimate, low=low, high=high)
 
 
 def rule_text(rule: Rule, unit: Unit, language: Language) -> str:
     """A rule in words."""
-    sides = (
-        say("range_text", language, range=range_text(side, unit, language)) for side in (rule.confirmed, rule.refuted)
-    )
-    confirmed, refuted = sides
+    confirmed, refuted = (range_text(side, unit, language) for side in (rule.confirmed, rule.refuted))
     between = _verdict(rule.between, language)
     return say("rule", language, confirmed=confirmed, refuted=refuted, between=between)
 

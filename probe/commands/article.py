@@ -37,7 +37,7 @@ def claims(
     target, keys = out or Path("runs/claims"), [key for key in CLAIM_KEYS if not only or key in only]
     with open_run(target, force=force) as folder, show_progress() as progress:
         from probe.claims.bench import QUICK, Bench, Sizes
-        from probe.claims_story import claim_line
+        from probe.claims_story import claim_lines
         from probe.claims_study import study_claims
 
         data = os.environ.get("CIJING_DATA")
@@ -58,6 +58,6 @@ def claims(
             markdown_file=markdown,
             command=f"python -m probe claims --markdown {markdown or 'docs/claims.md'}",
         )
-    rows = [claim_line(finding, language) for finding in findings]
-    open_console(sys.stdout).print(text_table(("claim", "verdict", "number"), rows))
+    rows = [line for finding in findings for line in claim_lines(finding, language)]
+    open_console(sys.stdout).print(text_table(("claim", "verdict", "number", "of what"), rows))
     print(target / "report.html")
