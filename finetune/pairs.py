@@ -1,0 +1,282 @@
+"""Pairs of words that belong together: read from a file, found in a text, put on tokens, or refused with the reason."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from finetune.errors import PairError
+from probe import CijingError, Span, TokenMap, tokens_of
+
+Part = Literal["train", "held_out"]
+Direction = Literal["forward", "either"]
+Reason = Literal["absent", "overlapping", "truncated", "order", "window"]
+REASONS: tuple[Reason, ...] = ("absent", "overlapping", "truncated", "order", "window")
+
+
+class Pattern(BaseModel):
+    """What a side of a pair looks like in a text: a word, a regular expression, or a class of words."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    word: str | None = None
+    regex: str | None = None
+    term: str | None = None  # a class of the file's `terms`
+
+    @model_validator(mode="after")
+    def _one_of_three(self) -> "Pattern":
+        given = [part for part in (self.word, self.regex, self.term) if part is not None]
+        if len(given) != 1 or not given[0]:
+            raise ValueError("give one of word, regex, term, and not empty")
+        if self.regex is not None:
+            try:
+                re.compile(self.regex)
+            except re.error as error:
+                raise ValueError(f"regex {self.regex!r}: {error}") from error
+        return self
+
+    def __str__(self) -> str:
+        return self.word or (f"/{self.regex}/" if self.regex else f"<{self.term}>")
+
+
+def _as_pattern(given: Any) -> Any:
+    return {"word": given} if isinstance(given, str) else given
+
+
+Side = Annotated[Pattern, BeforeValidator(_as_pattern)]
+
+
+class PairRule(BaseModel):
+    """One pair: the query word is to read the key word."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    query: Side
+    key: Side
+    part: Part = "train"
+    direction: Direction = "forward"  # either: of the two, the later one reads the earlier
+    weight: float = Field(default=1.0, gt=0, le=1000)
+    negatives: tuple[Side, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.query} → {self.key}"
+
+
+class PairBook(BaseModel):
+    """A pairs file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ignored_types=(cached_property,))
+
+    name: str = "pairs"
+    language: str = ""
+    description: str = ""
+    words: tuple[str, ...] = ()  # a user's dictionary: a shorter word inside one of these is not that word
+    terms: Mapping[str, tuple[str, ...]] = Field(default_factory=dict)
+    pairs: tuple[PairRule, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _known_terms(self) -> "PairBook":
+        for rule in self.pairs:
+            for side in (rule.query, rule.key, *rule.negatives):
+                if side.term is not None and not self.terms.get(side.term):
+                    raise ValueError(
+                        f"{rule}: term {side.term!r} is not among terms: {', '.join(self.terms) or 'none'}"
+                    )
+        twice = [rule for place, rule in enumerate(self.pairs) if rule in self.pairs[:place]]
+        if twice:
+            raise ValueError(f"{twice[0]} stands twice")
+        return self
+
+    def of_part(self, part: Part) -> tuple[int, ...]:
+        """The places of the pairs of one part."""
+        return tuple(place for place, rule in enumerate(self.pairs) if rule.part == part)
+
+    @cached_property
+    def lexicon(self) -> "Lexicon":
+        """All words that the file knows."""
+        sides = [side for rule in self.pairs for side in (rule.query, rule.key, *rule.negatives)]
+        words = {side.word for side in sides if side.word} | set(self.words)
+        return Lexicon(words=frozenset(words.union(*self.terms.values())))
+
+
+@dataclass(frozen=True)
+class Lexicon:
+    """Words that are looked for in texts, the longest first: 苹果 inside 苹果酸 is not found where both are words."""
+
+    words: frozenset[str]
+    _pattern: re.Pattern[str] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Compile all words into one expression."""
+        ordered = sorted(self.words, key=lambda word: (-len(word), word))
+        object.__setattr__(self, "_pattern", re.compile("|".join(map(_whole_word, ordered)) or r"(?!)"))
+
+    def found(self, text: str) -> dict[str, list[Span]]:
+        """Where each word stands, from left to right, the longest at each place."""
+        spans: dict[str, list[Span]] = {}
+        for match in self._pattern.finditer(text):
+            spans.setdefault(match.group(), []).append(Span(*match.span()))
+        return spans
+
+
+def _whole_word(word: str) -> str:
+    """A Latin word or number does not begin or end inside another: M1 is not in M10, nor in PM1."""
+    before = r"(?<![0-9A-Za-z])" if word[:1].isascii() and word[:1].isalnum() else ""
+    after = r"(?![0-9A-Za-z])" if word[-1:].isascii() and word[-1:].isalnum() else ""
+    return f"{before}{re.escape(word)}{after}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpanPair:
+    """A pair as it stands in one text: which characters are to read which."""
+
+    rule: int
+    query: Span
+    key: Span
+    negatives: tuple[Span, ...] = ()
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenPair:
+    """A pair on tokens."""
+
+    rule: int
+    queries: tuple[int, ...]
+    keys: tuple[int, ...]
+    negatives: tuple[int, ...] = ()
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unmet:
+    """A pair that stands in a text and cannot be met there."""
+
+    rule: int
+    reason: Reason
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reach:
+    """What a query token can see in the supervised layers of a model."""
+
+    causal: bool
+    window: int | None  # tokens that the widest of these layers looks back; None: all
+    longest: int | None  # tokens of a text, special ones included, after which it is cut
+
+
+def load_pairs(source: Path | Traversable) -> PairBook:
+    """Read a pairs file (safe YAML); PairError names every problem with its place."""
+    try:
+        given = yaml.safe_load(source.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise PairError(f"{source}: cannot be read ({error})") from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark else ""
+        raise PairError(f"{source}{line}: no valid YAML ({getattr(error, 'problem', error)})") from error
+    if not isinstance(given, dict):
+        raise PairError(f"{source}: allowed is a mapping with `pairs:`, a list of {{query: …, key: …}}")
+    try:
+        return PairBook.model_validate(given)
+    except ValidationError as error:
+        problems = [f"{'.'.join(map(str, each['loc'])) or 'file'}: {each['msg']}" for each in error.errors()]
+        raise PairError(f"{source}: " + "; ".join(problems)) from error
+
+
+def pairs_in(text: str, book: PairBook, *, rules: Iterable[int]) -> tuple[list[SpanPair], list[Unmet]]:
+    """The pairs of these rules that a text holds, each query word with the nearest key word.
+
+    Unmet are pairs whose words stand there but only one inside the other; a text that lacks a word has no such pair.
+    """
+    words = book.lexicon.found(text)
+    found: list[SpanPair] = []
+    unmet: list[Unmet] = []
+    for place in rules:
+        rule = book.pairs[place]
+        queries, keys = (_spans(side, text, book, words) for side in (rule.query, rule.key))
+        if not queries or not keys:
+            continue
+        negatives = tuple(span for side in rule.negatives for span in _spans(side, text, book, words))
+        pairs = [_nearest(query, keys) for query in queries]
+        if all(key is None for key in pairs):
+            unmet.append(Unmet(rule=place, reason="overlapping"))
+        for query, key in zip(queries, pairs, strict=True):
+            if key is not None:
+                reader, read = (key, query) if rule.direction == "either" and key.start > query.start else (query, key)
+                found.append(SpanPair(rule=place, query=reader, key=read, negatives=negatives, weight=rule.weight))
+    return _once_each(found), unmet
+
+
+def _spans(side: Pattern, text: str, book: PairBook, words: Mapping[str, Sequence[Span]]) -> list[Span]:
+    if side.word is not None:
+        return list(words.get(side.word, ()))
+    if side.term is not None:
+        return sorted(span for word in book.terms[side.term] for span in words.get(word, ()))
+    assert side.regex is not None
+    return [Span(*match.span()) for match in re.finditer(side.regex, text) if match.group()]
+
+
+def _nearest(query: Span, keys: Sequence[Span]) -> Span | None:
+    """The key nearest to the query that does not share a character with it; of two as near, the earlier."""
+    apart = [key for key in keys if not key.overlaps(query)]
+    return min(apart, key=lambda key: (max(key.start - query.end, query.start - key.end), key.start), default=None)
+
+
+def _once_each(pairs: Sequence[SpanPair]) -> list[SpanPair]:
+    kept: dict[tuple[int, Span, Span], SpanPair] = {}
+    for pair in pairs:
+        kept.setdefault((pair.rule, pair.query, pair.key), pair)
+    return list(kept.values())
+
+
+def on_tokens(pairs: Sequence[SpanPair], tokens: TokenMap, reach: Reach) -> tuple[list[TokenPair], list[Unmet]]:
+    """Put pairs on tokens; a pair that the model cannot meet is given back with the reason."""
+    met: list[TokenPair] = []
+    unmet: list[Unmet] = []
+    for pair in pairs:
+        found = _token_pair(pair, tokens)
+        reason = "overlapping" if found is None else why_unmet(found, reach)
+        if reason is None and found is not None:
+            met.append(found)
+        else:
+            unmet.append(Unmet(rule=pair.rule, reason=reason or "overlapping"))
+    return met, unmet
+
+
+def _token_pair(pair: SpanPair, tokens: TokenMap) -> TokenPair | None:
+    """The pair's tokens; None where one token carries characters of both words."""
+    queries, keys = (tuple(map(int, tokens_of(span, tokens))) for span in (pair.query, pair.key))
+    if set(queries) & set(keys):
+        return None
+    negatives: set[int] = set()
+    for span in pair.negatives:
+        try:
+            negatives |= set(map(int, tokens_of(span, tokens)))
+        except CijingError:  # a word that the tokenizer gives no token
+            continue
+    return TokenPair(
+        rule=pair.rule, queries=queries, keys=keys, negatives=tuple(sorted(negatives - set(queries) - set(keys))),
+        weight=pair.weight,
+    )  # fmt: skip
+
+
+def why_unmet(pair: TokenPair, reach: Reach) -> Reason | None:
+    """Why a model with this reach cannot attend from the pair's query to its key; None where it can."""
+    if reach.longest is not None and max(*pair.queries, *pair.keys) >= reach.longest:
+        return "truncated"
+    if reach.causal and min(pair.queries) < max(pair.keys):
+        return "order"
+    apart = max(abs(query - key) for query in pair.queries for key in _nearest_keys(query, pair.keys))
+    return "window" if reach.window is not None and apart >= reach.window else None
+
+
+def _nearest_keys(query: int, keys: Sequence[int]) -> tuple[int, ...]:
+    """One key token within reach is enough for a query token."""
+    return (min(keys, key=lambda key: abs(key - query)),)
