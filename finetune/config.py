@@ -1,0 +1,202 @@
+"""A run's configuration: one YAML file, checked before anything is loaded; an unknown key is named with the nearest."""
+
+import difflib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from finetune.dataconfig import DataConfig
+from finetune.errors import ConfigError
+from finetune.losses import HeadReduction, LossName, LossSettings
+
+Task = Literal["causal-lm", "masked-lm", "sense", "word-in-context", "classification"]
+Mode = Literal["pairs", "random", "none"]
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+Whole = Annotated[int, Field(ge=0)]
+
+# What the run decides by itself; a second say would contradict the rest of the file.
+OURS = ("output_dir", "seed", "data_seed", "do_train", "do_eval", "do_predict", "resume_from_checkpoint")
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class PairsConfig(_Strict):
+    """Which words belong together."""
+
+    file: str  # a pairs file, or the name of a shipped domain
+    unmet_limit: Share = 0.5  # of the pairs that stand in the texts; more that cannot be met stop the run
+    absent_limit: Share = 0.5  # of the rules; more that no text holds stop the run
+
+
+class AttentionConfig(_Strict):
+    """The auxiliary loss on attention."""
+
+    mode: Mode = "pairs"  # random: other spans of the same texts in the pairs' place; none: no loss
+    loss: LossName = "mass"
+    weight: Annotated[float, Field(gt=0.0)] | Literal["auto"] = "auto"
+    share: Annotated[float, Field(gt=0.0, le=10.0)] = 0.2  # auto: attention gradient's norm over the task gradient's
+    layers: Literal["last_third", "all"] | tuple[Whole, ...] = "last_third"
+    heads: Literal["auto", "all"] | tuple[tuple[Whole, Whole], ...] = "auto"  # auto: top quarter by base mass
+    reduce: HeadReduction = "each"
+    threshold: float = 0.3
+    smoothing: float = 0.1
+    margin: float = 1.0
+    sharpness: float = 10.0
+    warmup: Share = 0.0  # of the steps, until the weight is whole
+    decay: Share = 0.0  # of the steps, over which it falls to 0 at the end
+    random_seed: int = 0  # of the control's pairs
+    norms_every: Whole = 50  # steps between two that measure both gradients apart (two more backward passes); 0: never
+
+    def settings(self) -> LossSettings:
+        """The loss with its numbers; ConfigError where one means nothing."""
+        return LossSettings(
+            name=self.loss, threshold=self.threshold, smoothing=self.smoothing, margin=self.margin, heads=self.reduce,
+            sharpness=self.sharpness,
+        )  # fmt: skip
+
+    @model_validator(mode="after")
+    def _loss_makes_sense(self) -> "AttentionConfig":
+        try:
+            self.settings()
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
+        return self
+
+
+class LoraConfig(_Strict):
+    """The adapter. A loss on a layer's rows trains its queries and keys, so both are targets by default."""
+
+    r: Annotated[int, Field(ge=1, le=4096)] = 8
+    alpha: Annotated[float, Field(gt=0)] | None = None  # None: 2 r
+    dropout: Share = 0.0
+    targets: Literal["attention", "all-linear"] | tuple[str, ...] = "attention"
+    layers: tuple[Whole, ...] | None = None
+    rslora: bool = False
+    quantize: Literal["none", "4bit"] = "none"  # 4bit (QLoRA) needs bitsandbytes
+
+
+class RunConfig(_Strict):
+    """All of a run."""
+
+    model: str = Field(min_length=1)
+    task: Task
+    data: DataConfig
+    pairs: PairsConfig | None = None
+    attention: AttentionConfig = AttentionConfig()
+    lora: LoraConfig = LoraConfig()
+    training: Mapping[str, Any] = Field(default_factory=dict)  # any field of transformers.TrainingArguments
+    seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    out: str = "runs/finetune"
+    revision: str | None = None
+    trust_remote_code: bool = False
+
+    @field_validator("training")
+    @classmethod
+    def _known_arguments(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        known = training_fields()
+        for name in given:
+            if name in OURS:
+                raise ValueError(f"{name} is not set here: it follows from seed, out and the command")
+            if name not in known:
+                raise ValueError(f"no TrainingArguments field {name!r}{_nearest(name, known)}")
+        return given
+
+    @model_validator(mode="after")
+    def _pairs_for_their_loss(self) -> "RunConfig":
+        if self.pairs is None and self.attention.mode != "none" and "attention" in self.model_fields_set:
+            raise ValueError("attention: there are no pairs; give `pairs: {file: …}` or `attention: {mode: none}`")
+        return self
+
+    @property
+    def supervised(self) -> bool:
+        """Whether there is a loss on attention."""
+        return self.pairs is not None and self.attention.mode != "none"
+
+
+def training_fields() -> tuple[str, ...]:
+    """The fields of transformers.TrainingArguments."""
+    from dataclasses import fields
+
+    from transformers import TrainingArguments
+
+    return tuple(field.name for field in fields(TrainingArguments) if field.init)
+
+
+def load_config(path: Path, *, overrides: Mapping[str, Any] | None = None) -> RunConfig:
+    """Read a run's YAML file; `overrides` (dotted keys) win. ConfigError names every problem with its key."""
+    try:
+        given = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read ({error})") from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark else ""
+        raise ConfigError(f"{path}{line}: no valid YAML ({getattr(error, 'problem', None) or error})") from error
+    if not isinstance(given, dict):
+        raise ConfigError(f"{path}: allowed is a mapping with model, task, data …; `finetune schema` prints all keys")
+    return config_of(with_overrides(given, overrides or {}), name=str(path))
+
+
+def config_of(given: Mapping[str, Any], *, name: str = "configuration") -> RunConfig:
+    """Check a configuration; ConfigError names every problem with its key."""
+    try:
+        return RunConfig.model_validate(given)
+    except ValidationError as error:
+        problems = list(dict.fromkeys(_problems(error)))
+        raise ConfigError(f"{name}: " + "; ".join(problems)) from error
+
+
+def with_overrides(given: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy in which dotted keys (`lora.r`) have the values given."""
+    merged: dict[str, Any] = json.loads(json.dumps(given))
+    for key, value in overrides.items():
+        *path, last = key.split(".")
+        place = merged
+        for part in path:
+            place = place.setdefault(part, {})
+            if not isinstance(place, dict):
+                raise ConfigError(f"{key}: {part} holds a value, no keys")
+        place[last] = value
+    return merged
+
+
+def schema() -> dict[str, Any]:
+    """The JSON schema of a run's file."""
+    found: dict[str, Any] = RunConfig.model_json_schema()
+    found["title"] = "A run of finetune"
+    training = found["properties"]["training"]
+    training["propertyNames"] = {"enum": [name for name in training_fields() if name not in OURS]}
+    return found
+
+
+def _problems(error: ValidationError) -> Iterator[str]:
+    for each in error.errors():
+        place = [part for part in each["loc"] if not (isinstance(part, str) and "[" in part)]
+        key = ".".join(map(str, place)) or "file"
+        if each["type"] == "extra_forbidden":
+            yield f"{key}: unknown key{_nearest(str(place[-1]), _keys_at(place[:-1]))}"
+        else:
+            yield f"{key}: {each['msg'].removeprefix('Value error, ')}"
+
+
+def _keys_at(place: Sequence[Any]) -> tuple[str, ...]:
+    model: Any = RunConfig
+    for part in place:
+        kind = model.model_fields[part].annotation if part in model.model_fields else None
+        kinds = [one for one in (kind, *get_args(kind)) if isinstance(one, type) and issubclass(one, BaseModel)]
+        if not kinds:
+            return ()
+        model = kinds[0]
+    return tuple(model.model_fields)
+
+
+def _nearest(name: str, valid: Sequence[str]) -> str:
+    close = difflib.get_close_matches(name, valid, n=1, cutoff=0.5)
+    meant = f"; did you mean {close[0]}?" if close else ""
+    return f"{meant} (allowed: {', '.join(valid)})" if len(valid) < 40 else meant

@@ -1,0 +1,7 @@
+"""stub until merge"""
+
+from pydantic import BaseModel
+
+
+class DataConfig(BaseModel):
+    """x"""

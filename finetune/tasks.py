@@ -1,0 +1,117 @@
+"""What a model is trained on: its class, its head, and the task's loss over a whole step."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+Task = Literal["causal-lm", "masked-lm", "sense", "word-in-context", "classification"]
+MODEL_CLASSES: Mapping[Task, str] = {
+    "causal-lm": "AutoModelForCausalLM",
+    "masked-lm": "AutoModelForMaskedLM",
+    "sense": "AutoModel",
+    "word-in-context": "AutoModel",
+    "classification": "AutoModelForSequenceClassification",
+}
+PEFT_TASKS: Mapping[Task, str] = {
+    "causal-lm": "CAUSAL_LM",
+    "masked-lm": "FEATURE_EXTRACTION",
+    "sense": "FEATURE_EXTRACTION",
+    "word-in-context": "FEATURE_EXTRACTION",
+    "classification": "SEQ_CLS",
+}
+READING = ("sense", "word-in-context")  # tasks with a head of ours on the states of marked words
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskLoss:
+    """The task's loss of one micro-batch, as its share of the whole step.
+
+    Called as (model, inputs, labels, rows=request or None, items=number of labels in the whole step or None); gives the
+    loss and {"logits": …}. Without `items` the loss is the mean over the batch.
+    """
+
+    task: Task
+    label_smoothing: float = 0.0
+
+    @property
+    def shifts(self) -> bool:
+        """Whether a label stands one place before the token that it names."""
+        return self.task == "causal-lm"
+
+    def __call__(
+        self, model: nn.Module, inputs: Mapping[str, Tensor], labels: Tensor, *, rows: Any, items: Any
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Run the model and give the loss."""
+        given = {name: value for name, value in inputs.items() if name not in ("target_mask", "second_mask")}
+        more: dict[str, Any] = {} if rows is None else {"rows": rows}
+        if self.task == "causal-lm":
+            more["use_cache"] = False
+        output = model(**given, **more)
+        reads = self.task in READING
+        logits = reading_logits(model, output.last_hidden_state, inputs) if reads else output.logits
+        return self._cross_entropy(logits, labels, items), {"logits": logits}
+
+    def _cross_entropy(self, logits: Tensor, labels: Tensor, items: Any) -> Tensor:
+        if self.shifts:
+            logits, labels = logits[:, :-1], labels[:, 1:]
+        flat, wanted = logits.reshape(-1, logits.shape[-1]).float(), labels.reshape(-1)
+        total = functional.cross_entropy(
+            flat, wanted, ignore_index=-100, reduction="sum", label_smoothing=self.label_smoothing
+        )
+        count = (wanted != -100).sum().clamp_min(1) if items is None else items
+        return total / count
+
+
+class SenseHead(nn.Module):
+    """A linear map from the mean state of the target's tokens to the senses."""
+
+    def __init__(self, width: int, classes: int) -> None:
+        super().__init__()
+        self.out = nn.Linear(width, classes)
+
+    def forward(self, states: Tensor, masks: Mapping[str, Tensor]) -> Tensor:
+        """[text, sense] of states [text, token, dim] and target_mask [text, token]."""
+        logits: Tensor = self.out(span_mean(states, masks["target_mask"]))
+        return logits
+
+
+class PairHead(nn.Module):
+    """A linear map from |u − v| and u × v, the two targets' mean states, to same or not."""
+
+    def __init__(self, width: int, classes: int = 2) -> None:
+        super().__init__()
+        self.out = nn.Linear(2 * width, classes)
+
+    def forward(self, states: Tensor, masks: Mapping[str, Tensor]) -> Tensor:
+        """[pair, class]; one text a pair with target_mask and second_mask, or two texts, one after the other."""
+        if "second_mask" in masks:
+            u, v = (span_mean(states, masks[name]) for name in ("target_mask", "second_mask"))
+        else:
+            both = span_mean(states, masks["target_mask"])
+            u, v = both[::2], both[1::2]
+        logits: Tensor = self.out(torch.cat([(u - v).abs(), u * v], -1))
+        return logits
+
+
+def span_mean(states: Tensor, mask: Tensor) -> Tensor:
+    """Mean state of the marked tokens, [text, dim], float32."""
+    weight = mask.float()[..., None]
+    return (states.float() * weight).sum(1) / weight.sum(1).clamp_min(1.0)
+
+
+def head_for(task: Task, *, width: int, classes: int) -> nn.Module | None:
+    """The head of a reading task, its weights drawn from torch's generator; None where the model has one itself."""
+    if task == "sense":
+        return SenseHead(width, classes)
+    return PairHead(width, classes) if task == "word-in-context" else None
+
+
+def reading_logits(model: nn.Module, states: Tensor, inputs: Mapping[str, Tensor]) -> Tensor:
+    """What the model's reading head makes of its states; DDP and the like are looked through."""
+    inner: Any = getattr(model, "module", model)
+    logits: Tensor = inner.reading_head(states, inputs)
+    return logits

@@ -1,0 +1,302 @@
+"""transformers.Trainer with a loss on attention beside the task's; the only file that knows Trainer's insides.
+
+Both losses are divided by what the whole accumulated batch of all processes holds, so that one step of 4 micro-batches
+is the step of one batch four times as large, and two processes take the step of one.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import Trainer
+
+from finetune.checkpoints import keep_latest, latest_checkpoint, load_head, mark_complete, save_head
+from finetune.errors import TrainingError
+from finetune.supervise import (
+    PairScores,
+    ScoreSums,
+    Supervision,
+    batch_pairs,
+    check_gradient,
+    request_for,
+    score_pairs,
+    taken,
+)
+from finetune.tasks import TaskLoss
+from probe import attached
+
+
+@dataclass(frozen=True, kw_only=True)
+class WeightPlan:
+    """The attention loss's weight λ over the run: it rises over the warm-up and falls over the decay."""
+
+    weight: float
+    warmup: float = 0.0  # share of the steps
+    decay: float = 0.0
+
+    def at(self, done: float) -> float:
+        """λ when a share of the steps is done."""
+        rising = min(1.0, done / self.warmup) if self.warmup > 0 else 1.0
+        falling = min(1.0, (1.0 - done) / self.decay) if self.decay > 0 else 1.0
+        return self.weight * rising * falling
+
+
+class AttentionTrainer(Trainer):  # type: ignore[misc]
+    """Trainer with a task of ours, and supervised attention where a `supervision` is given.
+
+    The model is a PeftModel; a task that needs a head of its own keeps it as `model.reading_head`.
+    """
+
+    def __init__(
+        self,
+        *,
+        task_loss: TaskLoss,
+        supervision: Supervision | None = None,
+        plan: WeightPlan | None = None,
+        watch: Callable[[dict[str, float]], None] | None = None,
+        norms_every: int = 0,
+        **settings: Any,
+    ) -> None:
+        super().__init__(**settings)
+        if self.args.n_gpu > 1:
+            raise TrainingError(
+                "several GPUs in one process: start one process a GPU with accelerate launch or torchrun"
+            )
+        self.task_loss, self.supervision, self.plan, self.watch = task_loss, supervision, plan, watch
+        # The loss is divided here by the whole accumulated batch, so Trainer must count it and must not divide again.
+        self.model_accepts_loss_kwargs = True
+        self.loss_is_scaled_for_ga = True
+        self._loss_shifts_labels = task_loss.shifts
+        self._pair_total = torch.tensor(1.0)
+        self._sums = ScoreSums()
+        self.norms_every = norms_every
+        self._task_sum, self._attention_sum, self._told_at = 0.0, 0.0, 0
+        self._norms: dict[str, list[Tensor]] = {}
+        self.facts: Mapping[str, Any] = {}  # what a checkpoint must say of the run, to refuse another's
+        self._checked = False
+
+    def train(self, *arguments: Any, **settings: Any) -> Any:
+        """Train with the model's attention going through the tap."""
+        with self._tapped():
+            return super().train(*arguments, **settings)
+
+    def evaluate(self, *arguments: Any, metric_key_prefix: str = "eval", **settings: Any) -> dict[str, float]:
+        """Evaluate; the pairs' mean mass joins the metrics, as a sum a batch and never as gathered rows."""
+        kept, self._sums = self._sums, ScoreSums()
+        try:
+            with self._tapped():
+                metrics: dict[str, float] = super().evaluate(
+                    *arguments, metric_key_prefix=metric_key_prefix, **settings
+                )
+            found = {f"{metric_key_prefix}_{name}": value for name, value in self._gathered(self._sums).items()}
+        finally:
+            self._sums = kept
+        if found:
+            self.log(found)
+        return {**metrics, **found}
+
+    def get_batch_samples(self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device) -> Any:
+        """Micro-batches of one step, and what they hold over all processes: items (Trainer) and pairs (here)."""
+        samples, items = super().get_batch_samples(epoch_iterator, num_batches, device)
+        weights = sum((float(batch["pair_weights"].sum()) for batch in samples if "pair_weights" in batch), 0.0)
+        total = torch.tensor(weights, device=device)
+        self._pair_total = self.accelerator.gather(total).sum() if self.accelerator.num_processes > 1 else total
+        return samples, items
+
+    def compute_loss(
+        self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """Task loss + λ · attention loss, each over the whole step; in evaluation the task's alone, over the batch.
+
+        Times the number of processes, whose gradients are averaged.
+        """
+        task, outputs, scores = self._losses(model, inputs, num_items_in_batch if model.training else None)
+        if scores is not None:
+            self._sums.add(scores)
+        if not model.training:
+            return (task, outputs) if return_outputs else task
+        self._task_sum += float(task.detach())
+        loss = task
+        if scores is not None:
+            attention = self._normalised(scores)
+            self._attention_sum += float(attention.detach())
+            loss = task + self._weight() * attention
+            if self._norms_due():
+                self._add_norms(task, attention)
+        self._refuse_nan(loss, inputs.get("index"))
+        loss = loss * self.accelerator.num_processes
+        return (loss, outputs) if return_outputs else loss
+
+    def _losses(self, model: nn.Module, inputs: dict[str, Any], items: Any) -> tuple[Tensor, Any, PairScores | None]:
+        """The task's loss, its outputs, and what the pairs came to."""
+        inputs = {name: value for name, value in inputs.items() if name != "index"}
+        pairs, labels = taken(inputs), inputs.pop("labels")
+        if self.supervision is None or pairs is None:
+            return *self.task_loss(model, inputs, labels, rows=None, items=items), None
+        texts, tokens = inputs["input_ids"].shape
+        queries, spans = batch_pairs(*pairs, tokens=tokens)
+        layers = self.supervision.layers
+        base = None
+        if self.supervision.settings.name == "anchor":
+            base = request_for(queries, texts=texts, layers=layers)
+            with torch.no_grad(), _adapter_off(self.model):
+                self.task_loss(model, inputs, labels, rows=base, items=items)
+        request = request_for(queries, texts=texts, layers=layers)
+        task, outputs = self.task_loss(model, inputs, labels, rows=request, items=items)
+        if model.training and not self._checked:
+            check_gradient(request)
+            self._checked = True
+        return task, outputs, score_pairs(request, spans, self.supervision, base=base)
+
+    def log(self, logs: dict[str, float], *arguments: Any, **settings: Any) -> None:
+        """Add the task's loss by itself and what the attention loss did since the last line."""
+        if "loss" in logs and self.supervision is not None:
+            logs = {**logs, **self._told()}
+        super().log(logs, *arguments, **settings)
+        if self.watch is not None:
+            self.watch(logs)
+
+    def _told(self) -> dict[str, float]:
+        """Both losses as means over steps, which add up to Trainer's; what the pairs attend to as means over pairs."""
+        steps = max(self.state.global_step - self._told_at, 1)
+        losses = torch.tensor([self._task_sum, self._attention_sum], dtype=torch.float64) / steps
+        if self.accelerator.num_processes > 1:  # each holds its share
+            losses = self.accelerator.gather(losses.to(self.args.device)[None]).sum(0).cpu()
+        found = self._gathered(self._sums)
+        found |= {"task_loss": float(losses[0]), "attention_loss": float(losses[1]), "attention_weight": self._weight()}
+        found |= {name: math.sqrt(sum(float(one.square().sum()) for one in sums)) for name, sums in self._norms.items()}
+        self._task_sum, self._attention_sum, self._told_at = 0.0, 0.0, self.state.global_step
+        self._sums, self._norms = ScoreSums(), {}
+        return found
+
+    def _norms_due(self) -> bool:
+        """Whether the step being taken is one whose gradients are measured apart; each costs two backward passes."""
+        return self.norms_every > 0 and (self.state.global_step + 1) % self.norms_every == 0
+
+    def _add_norms(self, task: Tensor, attention: Tensor) -> None:
+        """Add both parts' gradients of one micro-batch; with several processes they are this one's share."""
+        for name, loss in (("task_gradient", task), ("attention_gradient", attention)):
+            found = torch.autograd.grad(loss, self._trained(), retain_graph=True, allow_unused=True)
+            kept = self._norms.setdefault(name, [torch.zeros_like(weight) for weight in self._trained()])
+            for total, one in zip(kept, found, strict=True):
+                if one is not None:
+                    total += one
+
+    def _trained(self) -> list[Tensor]:
+        return [weight for weight in self.model.parameters() if weight.requires_grad]
+
+    def gradient_norms(self, batches: list[dict[str, Any]]) -> tuple[float, float]:
+        """Norms of the task's and of the attention loss's gradient over these batches taken as one step."""
+        if self.supervision is None:
+            raise TrainingError("there is no attention loss, so its gradient has no norm")
+        norms = []
+        for part in ("task", "attention"):
+            with self._tapped():
+                gradient = self._gradient_of(part, batches)
+            norms.append(math.sqrt(sum(float(one.double().square().sum()) for one in gradient)))
+        return norms[0], norms[1]
+
+    def _gradient_of(self, part: str, batches: list[dict[str, Any]]) -> list[Tensor]:
+        samples, items = self.get_batch_samples(iter(batches), len(batches), self.args.device)
+        trained = self._trained()
+        sums = [torch.zeros_like(weight) for weight in trained]
+        self.model.train()
+        for batch in samples:
+            with self.compute_loss_context_manager():
+                loss, _, scores = self._losses(self.model, self._prepare_inputs(batch), items)
+            if part == "attention":
+                if scores is None:
+                    continue
+                loss = self._normalised(scores)
+            for total, one in zip(sums, torch.autograd.grad(loss, trained, allow_unused=True), strict=True):
+                if one is not None:
+                    total += one
+        return sums
+
+    def _normalised(self, scores: PairScores) -> Tensor:
+        return scores.loss / self._pair_total.to(scores.loss.device).clamp_min(1e-12)
+
+    def _weight(self) -> float:
+        done = self.state.global_step / max(self.state.max_steps, 1)
+        return 0.0 if self.plan is None else self.plan.at(done)
+
+    def _gathered(self, sums: ScoreSums) -> dict[str, float]:
+        """The means over the pairs of all processes."""
+        if self.supervision is None:
+            return {}
+        names = ("loss", "weight", "mass", "met", "sink", "pairs")
+        mine = torch.tensor([sums.sums.get(name, 0.0) for name in names], dtype=torch.float64)
+        if self.accelerator.num_processes > 1:
+            everyone = self.accelerator.gather(mine.to(self.args.device)[None])  # [process, name]
+            mine = everyone.sum(0).cpu()
+        return ScoreSums(sums=dict(zip(names, mine.tolist(), strict=True))).means()
+
+    def _refuse_nan(self, loss: Tensor, index: Tensor | None) -> None:
+        if torch.isfinite(loss.detach()).all():
+            return
+        last = latest_checkpoint(Path(self.args.output_dir))
+        examples = "unknown" if index is None else ", ".join(map(str, index.tolist()))
+        raise TrainingError(
+            f"the loss is {float(loss.detach())} at step {self.state.global_step + 1}, examples {examples}; "
+            f"the last good checkpoint is {last.name if last else 'none'}: lower training.learning_rate, or look at "
+            "these examples"
+        )
+
+    @contextmanager
+    def _tapped(self) -> Iterator[None]:
+        if self.supervision is None:
+            yield
+        else:
+            with attached(self.model):
+                yield
+
+    # ---- checkpoints: safetensors for weights, hashes for all, complete or not there ------------------------------
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        """Adapter, head and tokenizer; Trainer would pickle its arguments beside them."""
+        if not self.args.should_save:
+            return
+        folder = Path(output_dir or self.args.output_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        self.model.save_pretrained(str(folder), state_dict=state_dict, safe_serialization=True)
+        save_head(self.model, folder)
+        if self.processing_class is not None:
+            self.processing_class.save_pretrained(str(folder))
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        """A checkpoint counts from when its mark is written, after all its files; older ones go only then."""
+        limit, self.args.save_total_limit = self.args.save_total_limit, None
+        try:
+            super()._save_checkpoint(model, trial)
+        finally:
+            self.args.save_total_limit = limit
+        if self.args.should_save:
+            root = Path(self.args.output_dir)
+            mark_complete(root / f"checkpoint-{self.state.global_step}", facts=self.facts)
+            keep_latest(root, limit=limit, best=self.state.best_model_checkpoint)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        """Load adapter and head, whose hashes were checked when the checkpoint was chosen."""
+        super()._load_from_checkpoint(resume_from_checkpoint, model)
+        load_head(self.model, Path(resume_from_checkpoint))
+
+    def _load_best_model(self) -> None:
+        super()._load_best_model()
+        load_head(self.model, Path(str(self.state.best_model_checkpoint)))
+
+
+@contextmanager
+def _adapter_off(model: Any) -> Iterator[None]:
+    """The base model, in eval mode: dropout would be measured as drift."""
+    was_training = model.training
+    model.eval()
+    try:
+        with model.disable_adapter():
+            yield
+    finally:
+        model.train(was_training)
