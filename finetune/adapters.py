@@ -1,0 +1,126 @@
+"""What a run leaves: an adapter that any user of PEFT can load, its card, its hashes; and merging it."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from finetune.checkpoints import HEAD, save_head
+from finetune.errors import TrainingError
+from probe import LoadedModel
+
+CARD = "README.md"
+HASHES = "adapter.json"
+WEIGHTS = "adapter_model.safetensors"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CardFacts:
+    """What the card says; numbers as they were measured."""
+
+    base: str
+    licence: str  # of the base model's weights
+    task: str
+    data: Sequence[str]  # a line a source: name, records, hash, licence where known
+    pairs: str  # how many pairs, which loss, which heads; "" without
+    arms: str  # mode, seed
+    metrics: Mapping[str, float]
+    labels: Sequence[str] = ()
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class MergeCheck:
+    """Merged against unmerged logits."""
+
+    largest: float  # difference
+    scale: float  # largest logit
+    texts: int
+
+    @property
+    def equal(self) -> bool:
+        """Whether they differ by no more than float32's rounding through the layers."""
+        return self.largest <= 1e-4 * max(self.scale, 1.0)
+
+
+def save_adapter(
+    model: Any, folder: Path, *, base: str, revision: str | None, tokenizer: Any, facts: CardFacts
+) -> None:
+    """Write the PEFT folder: weights as safetensors, configuration, tokenizer, head, card, and the hash of each."""
+    folder.mkdir(parents=True, exist_ok=True)
+    settings = model.peft_config[model.active_adapter]
+    settings.base_model_name_or_path, settings.revision = base, revision
+    model.save_pretrained(str(folder), safe_serialization=True)
+    save_head(model, folder)
+    tokenizer.save_pretrained(str(folder))
+    (folder / CARD).write_text(card_of(facts), encoding="utf-8")
+    names = [name for name in (WEIGHTS, "adapter_config.json", HEAD, CARD) if (folder / name).is_file()]
+    hashes = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
+    told = {"hashes": hashes, "labels": list(facts.labels), "task": facts.task}
+    (folder / HASHES).write_text(json.dumps(told, indent=1, ensure_ascii=False), encoding="utf-8")
+
+
+def check_adapter(folder: Path) -> Mapping[str, Any]:
+    """What `adapter.json` says, every file's hash checked; TrainingError names the first that differs."""
+    try:
+        told = json.loads((folder / HASHES).read_text(encoding="utf-8"))
+        hashes = dict(told["hashes"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise TrainingError(f"{folder}: {HASHES} is missing or damaged; is it a run of `finetune train`?") from error
+    for name, wanted in hashes.items():
+        path = folder / name
+        if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != wanted:
+            raise TrainingError(f"{folder}: {name} is not the one that the run wrote")
+    found: Mapping[str, Any] = told
+    return found
+
+
+def card_of(facts: CardFacts) -> str:
+    """The model card in Markdown, with the metadata that the hub reads."""
+    head = ["---", f"base_model: {json.dumps(facts.base)}", "library_name: peft", "tags: [lora, cijing]"]
+    head += [f"license: {json.dumps(_licence_id(facts.licence))}", "---", ""]
+    body = [f"# An adapter for {facts.base}", "", f"Task: {facts.task}. Made by `python -m finetune train`.", ""]
+    body += ["## Data", "", *(f"- {line}" for line in facts.data), ""]
+    if facts.pairs:
+        body += ["## Attention supervision", "", facts.pairs, ""]
+    body += ["## Arm", "", facts.arms, ""]
+    if facts.labels:
+        body += ["## Labels", "", ", ".join(facts.labels), ""]
+    body += ["## Metrics", "", "| metric | value |", "|---|---|"]
+    body += [f"| {name} | {value:.6g} |" for name, value in sorted(facts.metrics.items())]
+    body += ["", "## Licence", "", f"The base model's terms travel with this adapter: {facts.licence}.", ""]
+    if facts.notes:
+        body += ["## Notes", "", *(f"- {note}" for note in facts.notes), ""]
+    return "\n".join(body)
+
+
+def _licence_id(licence: str) -> str:
+    known = {"gemma": "gemma", "mit": "mit", "apache": "apache-2.0"}
+    return next((name for word, name in known.items() if word in licence.lower()), "other")
+
+
+def licence_of(loaded: LoadedModel) -> str:
+    """The licence of the base's weights as the model tells it, or that it tells none."""
+    return str(loaded.origin.get("licence") or loaded.origin.get("license") or "not stated by the model; look it up")
+
+
+def compare_merged(model: Any, merged: Any, batches: Sequence[Mapping[str, torch.Tensor]]) -> MergeCheck:
+    """Run both on the same texts and compare what they give; models in eval mode."""
+    largest = scale = 0.0
+    texts = 0
+    with torch.inference_mode():
+        for batch in batches:
+            one, other = (_outputs(each(**batch)) for each in (model, merged))
+            largest = max(largest, float((one - other).abs().max()))
+            scale = max(scale, float(one.abs().max()))
+            texts += len(batch["input_ids"])
+    return MergeCheck(largest=largest, scale=scale, texts=texts)
+
+
+def _outputs(given: Any) -> torch.Tensor:
+    found: torch.Tensor = given.logits if hasattr(given, "logits") else given.last_hidden_state
+    return found

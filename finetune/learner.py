@@ -1,0 +1,145 @@
+"""A model that can be taught: loaded for its task, with LoRA at its queries and keys and, where needed, a head."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from finetune.config import LoraConfig, RunConfig
+from finetune.errors import ConfigError
+from finetune.tasks import MODEL_CLASSES, PEFT_TASKS, READING, head_for
+from probe import LoadedModel, load_model
+
+# How families call the linear maps of attention: query and key (or one map for all three), value, output.
+QUERIES_AND_KEYS = (
+    ("q_proj", "k_proj"), ("query", "key"), ("q_lin", "k_lin"), ("q", "k"), ("query_proj", "key_proj"),
+    ("linear_q", "linear_k"), ("wq", "wk"), ("to_q", "to_k"), ("q_proj", "k_v_proj"),
+)  # fmt: skip
+FUSED = ("query_key_value", "Wqkv", "c_attn", "qkv_proj", "in_proj", "qkv", "query_key_value_proj", "W_pack")
+OTHERS = (
+    "v_proj", "o_proj", "out_proj", "value", "v_lin", "out_lin", "v", "o", "value_proj", "dense", "c_proj", "Wo",
+    "linear_v", "linear_out", "wv", "wo", "to_v", "to_out",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Learner:
+    """A PeftModel for a task, and what was found on the way."""
+
+    model: Any  # PeftModel; a reading task's head is its `reading_head`
+    loaded: LoadedModel  # the base: tokenizer, kind, licence facts
+    targets: tuple[str, ...]  # names of the linear maps that carry LoRA
+    notes: tuple[str, ...]
+
+
+def make_learner(config: RunConfig, *, labels: Sequence[str], device: str = "auto") -> Learner:
+    """Load the base model for the task and put LoRA on it; ConfigError for a model without query and key maps."""
+    loaded = load_model(
+        config.model, device=device, dtype="float32", head="lm" if config.task == "causal-lm" else "none",
+        revision=config.revision, trust_remote_code=config.trust_remote_code,
+    )  # fmt: skip
+    if loaded.kind != "decoder" and config.task == "causal-lm":
+        raise ConfigError(f"task causal-lm: {config.model} does not read from left to right; allowed is a causal model")
+    torch.manual_seed(config.seed)
+    base, notes = _with_task_head(config, loaded, labels)
+    targets = lora_targets(base, config.lora)
+    model = _adapted(base, config, targets)
+    if config.task in READING:
+        head = head_for(config.task, width=_width(base), classes=len(labels))
+        model.reading_head = head.to(loaded.device) if head is not None else None
+    return Learner(model=model, loaded=loaded, targets=targets, notes=notes)
+
+
+def lora_targets(model: nn.Module, settings: LoraConfig) -> tuple[str, ...]:
+    """The names of the linear maps that get LoRA; ConfigError where no query and key map is found or named."""
+    names = {name.rsplit(".", 1)[-1] for name, module in model.named_modules() if _is_map(module)}
+    if isinstance(settings.targets, tuple):
+        missing = [name for name in settings.targets if name not in names]
+        if missing:
+            raise ConfigError(f"lora.targets {missing[0]!r}: this model has {', '.join(sorted(names))}")
+        return settings.targets
+    both = query_and_key(names)
+    if both is None:
+        raise ConfigError(f"no query and key map was found among {', '.join(sorted(names))}; name them in lora.targets")
+    if settings.targets == "all-linear":
+        return tuple(sorted(names - _output_names(model)))
+    return tuple(dict.fromkeys((*both, *(name for name in OTHERS if name in _beside(model, both)))))
+
+
+def query_and_key(names: set[str]) -> tuple[str, ...] | None:
+    """The maps that make queries and keys among these names: two, or one that makes all; None where there are none."""
+    fused = next((name for name in FUSED if name in names), None)
+    return next((pair for pair in QUERIES_AND_KEYS if set(pair) <= names), None) or ((fused,) if fused else None)
+
+
+def trains_keys(targets: Sequence[str]) -> bool:
+    """Whether LoRA at these maps trains keys as well as queries: without, the attention loss trains half of a row."""
+    return query_and_key(set(targets)) is not None
+
+
+def _is_map(module: nn.Module) -> bool:
+    return isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"
+
+
+def _beside(model: nn.Module, both: Sequence[str]) -> set[str]:
+    """Names of maps that stand within the same attention module as the query map."""
+    homes = {name.rpartition(".")[0] for name, module in model.named_modules() if name.endswith(both[0])}
+    around = homes | {home.rpartition(".")[0] for home in homes if home.endswith((".self", ".attention"))}
+    found = set()
+    for name, module in model.named_modules():
+        home, _, last = name.rpartition(".")
+        if _is_map(module) and (home in homes or (home.rpartition(".")[0] in around and home.endswith(".output"))):
+            found.add(last)
+    return found
+
+
+def _output_names(model: nn.Module) -> set[str]:
+    found: Any = getattr(model, "get_output_embeddings", lambda: None)()
+    return {name.rsplit(".", 1)[-1] for name, module in model.named_modules() if module is found} | {
+        "score", "classifier", "pre_classifier", "pooler",
+    }  # fmt: skip
+
+
+def _with_task_head(config: RunConfig, loaded: LoadedModel, labels: Sequence[str]) -> tuple[Any, tuple[str, ...]]:
+    if config.task in ("causal-lm", *READING):
+        return loaded.model, ()
+    import transformers
+
+    settings = loaded.backbone.config
+    if config.task == "classification":
+        settings.num_labels = len(labels)
+        settings.id2label = dict(enumerate(labels))
+        settings.label2id = {label: place for place, label in enumerate(labels)}
+        settings.pad_token_id = loaded.tokenizer.pad_token_id
+    model = getattr(transformers, MODEL_CLASSES[config.task]).from_config(settings)
+    place = model.base_model_prefix
+    if not hasattr(model, place):
+        raise ConfigError(f"task {config.task}: {type(model).__name__} has no part {place!r} to take the weights of")
+    setattr(model, place, loaded.backbone)
+    note = f"the head of {type(model).__name__} starts untrained: its first answers mean nothing"
+    return model.to(loaded.device).eval(), (note,)
+
+
+def _adapted(base: Any, config: RunConfig, targets: tuple[str, ...]) -> Any:
+    import peft
+
+    if config.lora.quantize == "4bit":
+        raise ConfigError(
+            "lora.quantize 4bit needs bitsandbytes and a CUDA device; allowed here is none: LoRA on float32 weights"
+        )
+    settings = config.lora
+    return peft.get_peft_model(
+        base,
+        peft.LoraConfig(
+            r=settings.r, lora_alpha=settings.alpha if settings.alpha is not None else 2 * settings.r,
+            lora_dropout=settings.dropout, target_modules=list(targets), use_rslora=settings.rslora,
+            layers_to_transform=None if settings.layers is None else list(settings.layers),
+            task_type=PEFT_TASKS[config.task],
+        ),
+    )  # fmt: skip
+
+
+def _width(model: Any) -> int:
+    return int(model.config.get_text_config().hidden_size)
