@@ -73,16 +73,16 @@ def _ending(model: Any, tokenizer: Any, question: Question, ending: str, *, cut:
     places = ending_tokens(tokens, start=len(question.prompt))
     ids = torch.tensor([tokens.ids], device=next(model.parameters()).device)
     readers = tuple(place - 1 for place in places)  # the rows that predict the ending
+    kept = len(tokens.ids) - readers[0]  # logits of the prompt are of no use, and a vocabulary is wide
     if cut:
         keys = _keys(tokens, question)
-        edit = EdgeEdit(query=tuple(r for r in readers if r not in keys) or readers, key=keys)
-        request = RowRequest([[0]], layers=(), edits=[edit])
-        with tap(model, request):
-            logits = model(input_ids=ids, use_cache=False).logits[0]
+        edit = EdgeEdit(query=tuple(place for place in readers if place not in keys) or readers, key=keys)
+        with tap(model, RowRequest([[0]], layers=(), edits=[edit])):
+            logits = model(input_ids=ids, use_cache=False, logits_to_keep=kept).logits[0]
     else:
-        logits = model(input_ids=ids, use_cache=False).logits[0]
-    logs = logits[list(readers)].float().log_softmax(-1)
-    chosen = logs[range(len(places)), ids[0, list(places)]]
+        logits = model(input_ids=ids, use_cache=False, logits_to_keep=kept).logits[0]
+    logs = logits.float().log_softmax(-1)  # [place from readers[0] on, word]
+    chosen = logs[[reader - readers[0] for reader in readers], ids[0, list(places)]]
     return float(chosen.sum()) / len(ending)
 
 
