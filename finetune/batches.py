@@ -97,7 +97,7 @@ class Collator:
         """
         if self.task != "masked-lm":
             return document
-        random = np.random.default_rng([self.seed, document.draw, document.index])
+        random = np.random.default_rng([self.seed, document.draw, document.index, document.piece])
         candidates = np.flatnonzero(document.labels != IGNORED)
         count = min(len(candidates), max(1, round(self.mask_share * len(candidates))))
         drawn = np.sort(random.choice(candidates, size=count, replace=False))
@@ -229,7 +229,7 @@ class Examples(Dataset[Example]):
 
     def __init__(self, part: Iterable[Any], tokenizer: Any, encoding: Encoding, *, packing: bool = False) -> None:
         """Encode every record of a part; DataError as `encode` gives it."""
-        self.documents: tuple[Encoded, ...] = tuple(encode_row(row, tokenizer, encoding) for row in part)
+        self.documents: tuple[Encoded, ...] = tuple(_encoded(part, tokenizer, encoding))
         rows: Iterable[Example] = packs(self.documents, length=encoding.longest) if packing else self.documents
         self.rows: tuple[Example, ...] = tuple(rows)
         self.epoch = 0
@@ -253,7 +253,7 @@ class ExampleStream(IterableDataset[Example]):
         self.part, self.tokenizer, self.encoding, self.packing, self.epoch = part, tokenizer, encoding, packing, 0
 
     def __iter__(self) -> Iterator[Example]:
-        documents = (encode_row(row, self.tokenizer, self.encoding) for row in self.part)
+        documents = _encoded(self.part, self.tokenizer, self.encoding)
         rows: Iterable[Example] = packs(documents, length=self.encoding.longest) if self.packing else documents
         for row in rows:
             yield _drawn(row, self.epoch)
@@ -262,6 +262,11 @@ class ExampleStream(IterableDataset[Example]):
         """Count the passes, for masking and for the order of a part that shuffles itself."""
         self.epoch = epoch
         self.part.set_epoch(epoch)
+
+
+def _encoded(part: Iterable[Any], tokenizer: Any, encoding: Encoding) -> Iterator[Encoded]:
+    for row in part:
+        yield from encode_row(row, tokenizer, encoding)
 
 
 def _drawn(example: Example, epoch: int) -> Example:

@@ -54,6 +54,9 @@ class DataConfig(BaseModel):
     label_map: Mapping[str, str | None] = Field(default_factory=dict)  # a label renamed; null: its records left out
     dev_share: float = Field(default=0.1, ge=0, le=0.5)  # of the records, where no dev is given; 0: no dev
     max_length: int = Field(default=256, ge=8, le=1_048_576)  # tokens, special ones included
+    long_texts: Literal["split", "cut"] = (
+        "split"  # plain texts of language models above max_length: pieces, or the first
+    )
     packing: bool = False  # several documents a row, none sees another (causal-lm)
     streaming: bool = False
     template: bool = True  # prompt and completion as the tokenizer's chat template writes them, where it has one

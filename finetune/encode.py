@@ -1,15 +1,18 @@
 """A record on a model's tokens: what is read, what is learned, and which token is to attend to which."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from finetune.chats import Written, written
-from finetune.dataconfig import Task
+from finetune.cutting import Cut, cut_to, pieces_of
+from finetune.dataconfig import DataConfig, Task
 from finetune.errors import DataError
+from finetune.frames import Frame, frame_of, rooms_of
 from finetune.pairs import PairBook, Reach, SpanPair, TokenPair, Unmet, on_tokens, pairs_in, why_unmet
 from finetune.reading import Record, record_of
 from probe import CijingError, Span, TokenMap, tokenize, tokens_of
@@ -31,6 +34,7 @@ class Encoding:
     labels: tuple[str, ...] = ()
     pair_encoding: Literal["joint", "separate"] = "joint"
     template: bool = True
+    split_long: bool = True  # language models: a long text gives several examples
     own_pairs: bool = True  # pairs that stand in the data
     link_targets: bool = False  # word-in-context, joint: the targets of a pair of one sense attend to each other
 
@@ -60,7 +64,9 @@ class Encoded:
     unmet: tuple[Unmet, ...] = ()
     token_types: Ids | None = None  # [token], where a joint pair's tokenizer tells its two sentences apart
     second: "Encoded | None" = None
-    tokens: TokenMap | None = field(default=None, repr=False)  # the uncut text, where it was asked for
+    words: tuple[str, ...] = ()  # what each token carries, [token], where it was asked for
+    cut: int = 0  # tokens that did not fit
+    piece: int = 0  # which part of a long text, from 0
     draw: int = 0  # the epoch, so that a masked text is masked anew in each
 
     @property
@@ -74,22 +80,65 @@ class Encoded:
         return int((self.labels != IGNORED).sum()) if self.label is None else 1
 
 
-def encode_row(row: Mapping[str, Any], tokenizer: Any, encoding: Encoding) -> Encoded:
-    """Encode a row of a corpus's part, with its `index`."""
-    return encode(record_of(row), tokenizer, encoding, index=int(row["index"]))
+def encoding_of(
+    config: DataConfig, task: Task, *, reach: Reach, labels: tuple[str, ...] = (), book: PairBook | None = None,
+    rules: tuple[int, ...] = (), own_pairs: bool = True, link_targets: bool = False,
+) -> Encoding:  # fmt: skip
+    """Give the encoding that a data configuration asks for."""
+    return Encoding(
+        task=task, max_length=config.max_length, reach=reach, book=book, rules=rules, labels=labels,
+        pair_encoding=config.pair_encoding, template=config.template, split_long=config.long_texts == "split",
+        own_pairs=own_pairs, link_targets=link_targets,
+    )  # fmt: skip
 
 
-def encode(record: Record, tokenizer: Any, encoding: Encoding, *, index: int = 0, keep_tokens: bool = False) -> Encoded:
-    """Put a record on tokens; what cannot be met of its pairs is given with the reason.
+def encode_row(row: Mapping[str, Any], tokenizer: Any, encoding: Encoding) -> tuple[Encoded, ...]:
+    """Encode a row of a corpus's part, with its `index`: one example, or the pieces of a long text."""
+    record, index = record_of(row), int(row["index"])
+    if encoding.split_long and encoding.task in ("causal-lm", "masked-lm") and record.text:
+        return encode_pieces(record, tokenizer, encoding, index=index)
+    return (encode(record, tokenizer, encoding, index=index),)
+
+
+def encode(record: Record, tokenizer: Any, encoding: Encoding, *, index: int = 0, keep_words: bool = False) -> Encoded:
+    """Put a record on tokens, cut to length; what cannot be met of its pairs is given with the reason.
 
     DataError, with the record's place, where the tokenizer cannot read it, its template refuses the messages or does
     not write them one after another, its target does not fit, or its label is unknown.
     """
-    try:
+    with _placed_errors(record):
         if encoding.task == "word-in-context":
-            return _word_in_context(record, tokenizer, encoding, index=index)
+            return _word_in_context(record, tokenizer, encoding, index=index, keep_words=keep_words)
         text = _written(record, tokenizer, encoding)
-        return _single(record, text, encoding, index=index, keep_tokens=keep_tokens)
+        return _single(record, text, encoding, index=index, keep_words=keep_words)
+
+
+def encode_pieces(record: Record, tokenizer: Any, encoding: Encoding, *, index: int = 0) -> tuple[Encoded, ...]:
+    """Put a text of a language model on tokens, in as many pieces as its length needs, nothing lost.
+
+    Each piece begins with the start token; a pair that no piece holds whole is truncated, and told with the first.
+    """
+    with _placed_errors(record):
+        text = _written(record, tokenizer, encoding)
+        cuts = pieces_of(text.tokens, encoding.longest, keep_end=encoding.task != "causal-lm")
+        found, unmet = _pairs(record, text.tokens, encoding)
+        pieces = [_placed_in(cut, found) for cut in cuts]
+        held = {place for met in pieces for place in met}
+        lost = tuple(_truncated(pair) for place, pair in enumerate(found) if place not in held)
+        return tuple(
+            replace(
+                _example(record, text, cut, encoding, index=index), pairs=tuple(met.values()), piece=number, cut=0,
+                unmet=(*unmet, *lost) if number == 0 else (),
+            )
+            for number, (cut, met) in enumerate(zip(cuts, pieces, strict=True))
+        )  # fmt: skip
+
+
+@contextmanager
+def _placed_errors(record: Record) -> Iterator[None]:
+    """Name the record's place in whatever is wrong with it."""
+    try:
+        yield
     except CijingError as error:
         raise DataError(f"{record.where}: {error}") from error
 
@@ -97,23 +146,38 @@ def encode(record: Record, tokenizer: Any, encoding: Encoding, *, index: int = 0
 def _written(record: Record, tokenizer: Any, encoding: Encoding) -> Written:
     if encoding.task == "causal-lm":
         return written(record, tokenizer, template=encoding.template)
-    tokens = tokenize(tokenizer, record.text)
+    return _plain(record.text, tokenizer)
+
+
+def _plain(text: str, tokenizer: Any) -> Written:
+    """A text as an encoder reads it: any of its own tokens may be masked."""
+    tokens = tokenize(tokenizer, text)
     return Written(tokens=tokens, learned=~tokens.special)
 
 
-def _single(record: Record, text: Written, encoding: Encoding, *, index: int, keep_tokens: bool) -> Encoded:
-    """One sequence: language models, a marked word, a whole text."""
-    tokens, causal = text.tokens, encoding.task == "causal-lm"
-    target = _target(record.target, tokens)
-    cut = _cut(tokens, encoding.longest, around=target, keep_end=not causal)
-    met, unmet = _pairs(record, tokens, cut, encoding)
-    labels = np.where(text.learned, np.array(tokens.ids, dtype=np.int64), IGNORED)[cut.kept]
-    if causal:
+def _single(record: Record, text: Written, encoding: Encoding, *, index: int, keep_words: bool) -> Encoded:
+    """One sequence, cut where it is too long: language models, a marked word, a whole text."""
+    around = _target(record.target, text.tokens)
+    cut = cut_to(text.tokens, encoding.longest, around=around, keep_end=encoding.task != "causal-lm")
+    found, unmet = _pairs(record, text.tokens, encoding)
+    met = _placed_in(cut, found)
+    lost = tuple(_truncated(pair) for place, pair in enumerate(found) if place not in met)
+    example = _example(record, text, cut, encoding, index=index)
+    words = tuple(text.tokens.labels[place] for place in cut.kept) if keep_words else ()
+    return replace(
+        example, target=cut.places(around) or (), pairs=tuple(met.values()), unmet=(*unmet, *lost), words=words
+    )
+
+
+def _example(record: Record, text: Written, cut: Cut, encoding: Encoding, *, index: int) -> Encoded:
+    """The kept tokens of a text with what is learned of them, no pairs yet."""
+    ids = np.array(text.tokens.ids, dtype=np.int64)
+    labels = np.where(text.learned, ids, IGNORED)[cut.kept]
+    if encoding.task == "causal-lm":
         labels[:1] = IGNORED  # nothing precedes it; packed, it would be asked of the document before
     return Encoded(
-        id=record.id, index=index, input_ids=np.array(tokens.ids, dtype=np.int64)[cut.kept],
+        id=record.id, index=index, input_ids=ids[cut.kept], cut=len(ids) - len(cut.kept),
         labels=labels if encoding.task in ("causal-lm", "masked-lm") else _NONE, label=_class(record, encoding),
-        target=cut.places(target) or (), pairs=met, unmet=unmet, tokens=tokens if keep_tokens else None,
     )  # fmt: skip
 
 
@@ -132,99 +196,53 @@ def _target(span: Span | None, tokens: TokenMap) -> tuple[int, ...]:
     return () if span is None else tuple(map(int, tokens_of(span, tokens)))
 
 
-# ---- cutting ---------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class _Cut:
-    """Which tokens of a text are kept, and where they come to stand."""
-
-    kept: NDArray[np.int64]  # [kept token], positions in the text
-    shift: int = 0  # tokens before it in the sequence that it is part of
-
-    def places(self, positions: Iterable[int]) -> tuple[int, ...] | None:
-        """Where these tokens come to stand; None where one of them was cut off."""
-        given = np.array(tuple(positions), dtype=np.int64)
-        places = np.searchsorted(self.kept, given)
-        if not bool((self.kept[np.minimum(places, len(self.kept) - 1)] == given).all()):
-            return None
-        return tuple((places + self.shift).tolist())
-
-
-def _cut(tokens: TokenMap, longest: int, *, around: Sequence[int] = (), keep_end: bool = True) -> _Cut:
-    """The first tokens of a text, or a stretch around a target; special tokens at both ends stay (`keep_end`)."""
-    count = len(tokens.ids)
-    if count <= longest:
-        return _Cut(np.arange(count))
-    inner = np.flatnonzero(~tokens.special)
-    first, end = (int(inner[0]), int(inner[-1]) + 1) if len(inner) else (0, count)
-    tail = count - end if keep_end else 0
-    start, stop = _stretch(end - first, longest - first - tail, around=[place - first for place in around])
-    return _Cut(np.r_[0:first, first + start : first + stop, count - tail : count])
-
-
-def _stretch(count: int, room: int, *, around: Sequence[int]) -> tuple[int, int]:
-    """Half-open bounds of `room` of `count` tokens: the first ones, moved on only as far as a target needs them."""
-    if count <= room:
-        return 0, count
-    width = around[-1] + 1 - around[0] if around else 0
-    if room < max(width, 1):
-        raise DataError(f"the target has {width} tokens and {room} fit into max_length; allowed is a longer max_length")
-    if not around or around[-1] < room:
-        return 0, room
-    middle = (around[0] + around[-1] + 1) // 2
-    start = min(max(middle - room // 2, around[-1] + 1 - room), around[0], count - room)
-    return start, start + room
-
-
 # ---- pairs -----------------------------------------------------------------------------------------------------
 
 
-def _pairs(
-    record: Record, tokens: TokenMap, cut: _Cut, encoding: Encoding, *, own: bool = True
-) -> tuple[tuple[TokenPair, ...], tuple[Unmet, ...]]:
-    """Pairs of the book and of the data on the kept tokens, and those that cannot be met."""
-    found: list[SpanPair] = list(record.pairs) if own and encoding.own_pairs else []
+def _pairs(record: Record, tokens: TokenMap, encoding: Encoding) -> tuple[list[TokenPair], list[Unmet]]:
+    """Pairs of the data and of the book on the uncut text's tokens, and those that cannot be met there."""
+    found: list[SpanPair] = list(record.pairs) if encoding.own_pairs else []
+    met: list[TokenPair] = []
     unmet: list[Unmet] = []
     if encoding.book is not None and encoding.rules:
         of_book, unmet = pairs_in(tokens.text, encoding.book, rules=encoding.rules)
         found += of_book
-    met: list[TokenPair] = []
     for pair in found:
-        placed = _placed(pair, tokens, cut, replace(encoding.reach, longest=None))
-        if isinstance(placed, TokenPair):
-            met.append(placed)
-        else:
-            unmet.append(placed)
-    return tuple(met), tuple(unmet)
+        try:
+            on, refused = on_tokens([pair], tokens, replace(encoding.reach, longest=None))
+        except CijingError:  # the tokenizer gives one of the words no token
+            on, refused = [], [Unmet(rule=pair.rule, reason="absent")]
+        met += on
+        unmet += refused
+    return met, unmet
 
 
-def _placed(pair: SpanPair, tokens: TokenMap, cut: _Cut, reach: Reach) -> TokenPair | Unmet:
-    try:
-        met, unmet = on_tokens([pair], tokens, reach)
-    except CijingError:  # the tokenizer gives one of the words no token
-        return Unmet(rule=pair.rule, reason="absent")
-    if unmet:
-        return unmet[0]
-    queries, keys = cut.places(met[0].queries), cut.places(met[0].keys)
-    if queries is None or keys is None:
-        return Unmet(rule=pair.rule, reason="truncated")
-    negatives = tuple(place for one in met[0].negatives for place in cut.places([one]) or ())
-    return replace(met[0], queries=queries, keys=keys, negatives=negatives)
+def _placed_in(cut: Cut, pairs: Sequence[TokenPair]) -> dict[int, TokenPair]:
+    """The pairs that stand whole in what is kept, by their place in the list, on the positions that they get."""
+    met: dict[int, TokenPair] = {}
+    for place, pair in enumerate(pairs):
+        queries, keys = cut.places(pair.queries), cut.places(pair.keys)
+        if queries is not None and keys is not None:
+            negatives = tuple(at for one in pair.negatives for at in cut.places([one]) or ())
+            met[place] = replace(pair, queries=queries, keys=keys, negatives=negatives)
+    return met
+
+
+def _truncated(pair: TokenPair) -> Unmet:
+    return Unmet(rule=pair.rule, reason="truncated")
 
 
 # ---- word in context -------------------------------------------------------------------------------------------
 
 
-def _word_in_context(record: Record, tokenizer: Any, encoding: Encoding, *, index: int) -> Encoded:
-    if encoding.pair_encoding == "separate":
-        first, second = (
-            _single(one, Written(tokens=tokens, learned=~tokens.special), encoding, index=index, keep_tokens=False)
-            for one in _sides(record)
-            for tokens in (tokenize(tokenizer, one.text),)
-        )
-        return replace(first, second=second)
-    return _joint(record, tokenizer, encoding, index=index)
+def _word_in_context(record: Record, tokenizer: Any, encoding: Encoding, *, index: int, keep_words: bool) -> Encoded:
+    if encoding.pair_encoding == "joint":
+        return _joint(record, tokenizer, encoding, index=index, keep_words=keep_words)
+    first, second = (
+        _single(side, _plain(side.text, tokenizer), encoding, index=index, keep_words=keep_words)
+        for side in _sides(record)
+    )
+    return replace(first, second=second)
 
 
 def _sides(record: Record) -> tuple[Record, Record]:
@@ -233,99 +251,82 @@ def _sides(record: Record) -> tuple[Record, Record]:
     return replace(record, second=""), other
 
 
-def _joint(record: Record, tokenizer: Any, encoding: Encoding, *, index: int) -> Encoded:
-    """Both sentences in the tokenizer's own frame for a pair, each cut around its target where they are too long."""
-    sides = _sides(record)
-    maps = [tokenize(tokenizer, side.text, add_special_tokens=False) for side in sides]
-    frame = _frame(tokenizer)
-    targets = [_target(side.target, tokens) for side, tokens in zip(sides, maps, strict=True)]
-    rooms = _rooms([len(tokens.ids) for tokens in maps], encoding.longest - frame.size)
-    first, second = (_cut(tokens, room, around=at) for tokens, room, at in zip(maps, rooms, targets, strict=True))
-    first = replace(first, shift=len(frame.before))
-    second = replace(second, shift=first.shift + len(first.kept) + len(frame.between))
-    cuts = (first, second)
-    found = [_pairs(side, tokens, cut, encoding) for side, tokens, cut in zip(sides, maps, cuts, strict=True)]
-    places = [cut.places(at) or () for cut, at in zip(cuts, targets, strict=True)]
-    linked = list(_linked(places[0], places[1], record, encoding))
-    ids = [[tokens.ids[place] for place in cut.kept] for tokens, cut in zip(maps, cuts, strict=True)]
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Half:
+    """One of two sentences, cut around its target, at its place in the common sequence."""
+
+    record: Record
+    tokens: TokenMap
+    cut: Cut
+
+    @property
+    def ids(self) -> list[int]:
+        """The kept tokens."""
+        return [self.tokens.ids[place] for place in self.cut.kept]
+
+    @property
+    def target(self) -> tuple[int, ...]:
+        """The target's positions in the common sequence."""
+        return self.cut.places(_target(self.record.target, self.tokens)) or ()
+
+    def pairs(self, encoding: Encoding) -> tuple[list[TokenPair], list[Unmet]]:
+        """Pairs within this sentence, on positions of the common sequence."""
+        found, unmet = _pairs(self.record, self.tokens, encoding)
+        met = _placed_in(self.cut, found)
+        return list(met.values()), [
+            *unmet,
+            *(_truncated(found[place]) for place in range(len(found)) if place not in met),
+        ]
+
+
+def _joint(record: Record, tokenizer: Any, encoding: Encoding, *, index: int, keep_words: bool) -> Encoded:
+    """Both sentences in the tokenizer's own frame for a pair."""
+    frame = frame_of(tokenizer)
+    first, second = halves = _halves(record, tokenizer, frame, encoding)
+    met, unmet = _linked(first.target, second.target, record, encoding)
+    for half in halves:
+        in_half, refused = half.pairs(encoding)
+        met, unmet = met + in_half, unmet + refused
+    ids = frame.around(first.ids, second.ids)
     return Encoded(
-        id=record.id, index=index, input_ids=frame.around(ids[0], ids[1]), labels=_NONE,
-        label=_class(record, encoding), target=places[0], second_target=places[1],
-        pairs=(*found[0][0], *found[1][0], *(pair for pair in linked if isinstance(pair, TokenPair))),
-        unmet=(*found[0][1], *found[1][1], *(pair for pair in linked if isinstance(pair, Unmet))),
-        token_types=frame.types(len(ids[0]), len(ids[1])),
+        id=record.id, index=index, input_ids=ids, labels=_NONE, label=_class(record, encoding),
+        target=first.target, second_target=second.target, pairs=tuple(met), unmet=tuple(unmet),
+        token_types=frame.types(len(first.ids), len(second.ids)),
+        cut=sum(len(half.tokens.ids) - len(half.cut.kept) for half in halves),
+        words=tuple(tokenizer.convert_ids_to_tokens(ids.tolist())) if keep_words else (),
     )  # fmt: skip
 
 
-def _rooms(counts: Sequence[int], room: int) -> tuple[int, int]:
-    """How many tokens each of two sentences may have: what one does not need, the other gets."""
-    if room < 2:
-        raise DataError(f"{room} tokens are left for two sentences; allowed is a longer max_length")
-    shorter = min(min(counts), room // 2)
-    return (shorter, room - shorter) if counts[0] <= counts[1] else (room - shorter, shorter)
+def _halves(record: Record, tokenizer: Any, frame: Frame, encoding: Encoding) -> tuple[_Half, _Half]:
+    sides = _sides(record)
+    maps = [tokenize(tokenizer, side.text, add_special_tokens=False) for side in sides]
+    rooms = rooms_of([len(tokens.ids) for tokens in maps], encoding.longest - frame.size)
+    cuts = [
+        cut_to(tokens, room, around=_target(side.target, tokens))
+        for side, tokens, room in zip(sides, maps, rooms, strict=True)
+    ]
+    start = len(frame.before)
+    shifts = (start, start + len(cuts[0].kept) + len(frame.between))
+    first, second = (
+        _Half(record=side, tokens=tokens, cut=replace(cut, shift=shift))
+        for side, tokens, cut, shift in zip(sides, maps, cuts, shifts, strict=True)
+    )
+    return first, second
 
 
 def _linked(
     first: tuple[int, ...], second: tuple[int, ...], record: Record, encoding: Encoding
-) -> Iterator[TokenPair | Unmet]:
+) -> tuple[list[TokenPair], list[Unmet]]:
     """The two targets of one sense: each attends to the other, in a causal model the second to the first."""
+    met: list[TokenPair] = []
+    unmet: list[Unmet] = []
     if not encoding.link_targets or record.label != "same":
-        return
+        return met, unmet
     for queries, keys in ((second, first),) if encoding.reach.causal else ((second, first), (first, second)):
         pair = TokenPair(rule=TARGET_RULE, queries=queries, keys=keys)
         reason = why_unmet(pair, encoding.reach)
-        yield pair if reason is None else Unmet(rule=TARGET_RULE, reason=reason)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Frame:
-    """What a tokenizer writes before, between and after two texts, and how it tells them apart."""
-
-    before: tuple[int, ...]
-    between: tuple[int, ...]
-    after: tuple[int, ...]
-    typed: tuple[int, ...] | None  # token types of: before, first text, between, second text, after
-
-    @property
-    def size(self) -> int:
-        """Tokens of the frame alone."""
-        return len(self.before) + len(self.between) + len(self.after)
-
-    def around(self, first: Sequence[int], second: Sequence[int]) -> Ids:
-        """The ids of both texts within the frame, [token]."""
-        return np.array([*self.before, *first, *self.between, *second, *self.after], dtype=np.int64)
-
-    def types(self, first: int, second: int) -> Ids | None:
-        """Token types for texts of these lengths, [token]; None where the tokenizer has none."""
-        if self.typed is None:
-            return None
-        lengths = (len(self.before), first, len(self.between), second, len(self.after))
-        return np.repeat(np.array(self.typed, dtype=np.int64), lengths)
-
-
-def _frame(tokenizer: Any) -> _Frame:
-    """Read a tokenizer's frame off two short texts."""
-    first, second = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in _SAMPLE)
-    given = tokenizer(*_SAMPLE, return_token_type_ids=True)
-    ids, types = list(given["input_ids"]), list(given["token_type_ids"])
-    start = _find(ids, first)
-    middle = _find(ids, second, start=start + len(first))
-    if min(start, middle) < 0:
-        raise DataError("this tokenizer changes texts that it writes as a pair; allowed is pair_encoding: separate")
-    end, rest = start + len(first), middle + len(second)
-    typed = tuple(types[min(place, len(ids) - 1)] for place in (0, start, end, middle, rest))
-    return _Frame(
-        before=tuple(ids[:start]),
-        between=tuple(ids[end:middle]),
-        after=tuple(ids[rest:]),
-        typed=typed if "token_type_ids" in tokenizer.model_input_names else None,
-    )
-
-
-_SAMPLE = ("1", "2")
-
-
-def _find(ids: Sequence[int], part: Sequence[int], *, start: int = 0) -> int:
-    """Where a run of ids stands; -1 where nowhere."""
-    places = (at for at in range(start, len(ids) - len(part) + 1) if list(ids[at : at + len(part)]) == list(part))
-    return next(places, -1)
+        if reason is None:
+            met.append(pair)
+        else:
+            unmet.append(Unmet(rule=TARGET_RULE, reason=reason))
+    return met, unmet
