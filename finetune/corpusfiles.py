@@ -114,7 +114,7 @@ def _csv(source: str) -> Iterator[Row]:
     try:
         for fields in reader:
             where, line = f"{source}:{line}", reader.line_num + 1
-            if not fields:
+            if not fields or (header is None and not "".join(fields).strip()):
                 continue
             if header is None:
                 header = _header(fields, where)
