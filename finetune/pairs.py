@@ -93,6 +93,11 @@ class PairBook(BaseModel):
             raise ValueError(f"{twice[0]} stands twice")
         return self
 
+    def in_either_direction(self) -> "PairBook":
+        """The same pairs, of each of which the later word reads the earlier."""
+        either = tuple(rule.model_copy(update={"direction": "either"}) for rule in self.pairs)
+        return self.model_copy(update={"pairs": either})
+
     def of_part(self, part: Part) -> tuple[int, ...]:
         """The places of the pairs of one part."""
         return tuple(place for place, rule in enumerate(self.pairs) if rule.part == part)

@@ -30,7 +30,9 @@ class PairTally:
     @property
     def absent(self) -> tuple[str, ...]:
         """Rules that no text holds."""
-        return tuple(name for name in self.names if not self.met.get(name) and not sum(self.unmet.get(name, {}).values()))
+        return tuple(
+            name for name in self.names if not self.met.get(name) and not sum(self.unmet.get(name, {}).values())
+        )
 
     def by_reason(self) -> dict[Reason, int]:
         """Unmet pairs by reason; absent rules are counted as rules."""
@@ -74,6 +76,6 @@ def refuse_too_few(found: PairTally, *, unmet_limit: float, absent_limit: float)
         )
     if len(found.absent) > absent_limit * len(found.names):
         raise PairError(
-            f"{len(found.absent)} of {len(found.names)} pairs stand in no text, the first {found.absent[0]}; allowed is "
-            f"a share of {absent_limit:g} (pairs.absent_limit)"
+            f"{len(found.absent)} of {len(found.names)} pairs stand in no text, the first {found.absent[0]}; allowed "
+            f"is a share of {absent_limit:g} (pairs.absent_limit)"
         )

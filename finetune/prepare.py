@@ -1,0 +1,201 @@
+"""From a configuration to what a trainer takes: texts and pairs on tokens, layers and heads, the control's pairs."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from finetune.batches import Collator, Examples, encoded
+from finetune.config import RunConfig
+from finetune.control import Swap, mean_attention, random_pairs
+from finetune.domains import DOMAINS, domain_pairs
+from finetune.encode import Encoded, Encoding
+from finetune.errors import ConfigError, PairError
+from finetune.heads import Heads, chosen_layers, every_head, mass_by_head, named_heads, strongest_quarter
+from finetune.learner import Learner, make_learner
+from finetune.pairs import PairBook, load_pairs
+from finetune.reach import Depths, depths_of
+from finetune.records import Corpus, load_records
+from finetune.supervise import Supervision
+from finetune.tally import PairTally, refuse_too_few, tally
+
+Progress = Callable[[str, int, int], None]
+_LOOKED_AT = 64  # batches from which heads are chosen
+_SEQUENCES = ("causal-lm", "masked-lm")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Prepared:
+    """All that a run needs, before its first step."""
+
+    corpus: Corpus
+    learner: Learner
+    encoding: Encoding
+    collator: Collator
+    train: Examples
+    dev: Examples | None
+    supervision: Supervision | None
+    pairs: PairTally
+    swaps: tuple[Swap, ...]  # of the random control, else empty
+
+
+def prepare_run(config: RunConfig, *, device: str = "auto", progress: Progress | None = None) -> Prepared:
+    """Read, load, encode and choose; the model is the base's, since LoRA starts at zero.
+
+    Raises ConfigError, DataError, PairError or probe's ModelError, each one line.
+    """
+    tell = progress or (lambda stage, done, total: None)
+    book = pair_book(config)
+    tell("texts", 0, 1)
+    corpus = load_records(config.data, config.task, seed=config.seed)
+    tell("texts", 1, 1)
+    learner = make_learner(config, labels=corpus.labels, device=device)
+    depths = depths_of(learner.loaded.backbone.config, causal=learner.loaded.kind == "decoder")
+    layers = supervised_layers(config, depths)
+    encoding = encoding_of(config, corpus, depths, layers=layers, book=book)
+    collator = collator_of(config, learner.loaded.tokenizer)
+    documents = list(told(encoded(corpus.train, learner.loaded.tokenizer, encoding), corpus.train, "train", tell))
+    found = tally(documents, book, encoding.rules)
+    supervision, swaps = None, list[Swap]()
+    if config.supervised:
+        assert config.pairs is not None
+        refuse_too_few(found, unmet_limit=config.pairs.unmet_limit, absent_limit=config.pairs.absent_limit)
+        heads = supervised_heads(config, learner, depths, layers, documents=documents, collator=collator)
+        supervision = Supervision(settings=config.attention.settings(), heads=heads)
+        if config.attention.mode == "random":
+            documents, swaps = with_control(documents, learner, config, heads=heads, encoding=encoding, tell=tell)
+    packing = config.data.packing
+    dev = None
+    if corpus.dev is not None:
+        kept = told(encoded(corpus.dev, learner.loaded.tokenizer, encoding), corpus.dev, "dev", tell)
+        dev = Examples(kept, length=encoding.longest, packing=packing)
+    return Prepared(
+        corpus=corpus, learner=learner, encoding=encoding, collator=collator,
+        train=Examples(documents, length=encoding.longest, packing=packing), dev=dev, supervision=supervision,
+        pairs=found, swaps=tuple(swaps),
+    )  # fmt: skip
+
+
+def pair_book(config: RunConfig) -> PairBook | None:
+    """The pairs of the run, or none."""
+    if config.pairs is None:
+        return None
+    name = config.pairs.file
+    book = domain_pairs(name) if name in DOMAINS else load_pairs(Path(name))
+    return book.in_either_direction() if config.pairs.direction == "either" else book
+
+
+def supervised_layers(config: RunConfig, depths: Depths) -> tuple[int, ...]:
+    """The layers whose rows are rewarded."""
+    heads = config.attention.heads
+    if isinstance(heads, tuple):
+        return tuple(named_heads(heads, layers=depths.layers, heads=depths.heads))
+    return chosen_layers(config.attention.layers, depths.layers)
+
+
+def encoding_of(
+    config: RunConfig, corpus: Corpus, depths: Depths, *, layers: Sequence[int], book: PairBook | None
+) -> Encoding:
+    """How records become tokens; only pairs of the train part are looked for."""
+    if book is not None and not book.of_part("train"):
+        raise PairError(f"{book.name}: no pair has part: train")
+    return Encoding(
+        task=config.task, max_length=config.data.max_length, reach=depths.reach(layers, cut_at=config.data.max_length),
+        book=book, rules=book.of_part("train") if book is not None else (), labels=corpus.labels,
+        pair_encoding=config.data.pair_encoding, template=config.data.template,
+    )  # fmt: skip
+
+
+def collator_of(config: RunConfig, tokenizer: Any) -> Collator:
+    """How encoded records become batches."""
+    pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
+    return Collator(
+        task=config.task, pad_id=int(pad or 0), mask_id=tokenizer.mask_token_id, ordinary=_ordinary(tokenizer),
+        seed=config.seed,
+    )  # fmt: skip
+
+
+def _ordinary(tokenizer: Any) -> tuple[int, ...]:
+    special = set(tokenizer.all_special_ids)
+    return tuple(number for number in range(len(tokenizer)) if number not in special) if tokenizer.mask_token else ()
+
+
+def supervised_heads(
+    config: RunConfig,
+    learner: Learner,
+    depths: Depths,
+    layers: Sequence[int],
+    *,
+    documents: Sequence[Encoded],
+    collator: Collator,
+) -> Heads:
+    """The heads that are rewarded: named, all of the layers, or the quarter that looks at the true pairs most.
+
+    The random control chooses by the true pairs as well: it differs from the true arm in the pairs alone.
+    """
+    asked = config.attention.heads
+    if isinstance(asked, tuple):
+        return named_heads(asked, layers=depths.layers, heads=depths.heads)
+    if asked == "all":
+        return every_head(layers, depths.heads)
+    batches = batches_with_pairs(documents, collator, size=8, most=_LOOKED_AT, device=learner.loaded.device)
+    return strongest_quarter(mass_by_head(learner.model, batches, layers=layers), layers)
+
+
+def batches_with_pairs(
+    documents: Iterable[Encoded], collator: Collator, *, size: int, most: int, device: Any
+) -> Iterator[dict[str, Any]]:
+    """Batches of documents that hold a pair, in their order, on the device."""
+    waiting: list[Encoded] = []
+    given = 0
+    for document in documents:
+        waiting += [document] * bool(document.pairs or (document.second is not None and document.second.pairs))
+        if len(waiting) == size and given < most:
+            yield _moved(collator(waiting), device)
+            waiting, given = [], given + 1
+    if waiting and given < most:
+        yield _moved(collator(waiting), device)
+
+
+def _moved(batch: dict[str, torch.Tensor], device: Any) -> dict[str, Any]:
+    return {name: value.to(device) for name, value in batch.items()}
+
+
+def with_control(
+    documents: Sequence[Encoded],
+    learner: Learner,
+    config: RunConfig,
+    *,
+    heads: Heads,
+    encoding: Encoding,
+    tell: Progress,
+) -> tuple[list[Encoded], list[Swap]]:
+    """The documents with other spans in the pairs' place, and how well they match."""
+    if config.task == "word-in-context" and config.data.pair_encoding == "separate":
+        raise ConfigError("attention.mode random with word-in-context: allowed with data.pair_encoding joint")
+    random = np.random.default_rng([config.seed, config.attention.random_seed])
+    special = set(learner.loaded.tokenizer.all_special_ids)
+    swapped: list[Encoded] = []
+    swaps: list[Swap] = []
+    for place, document in enumerate(documents):
+        tell("random pairs", place + 1, len(documents))
+        if not document.pairs:
+            swapped.append(document)
+            continue
+        attention = mean_attention(learner.model, document.input_ids.tolist(), heads=heads)
+        flags = [token in special for token in document.input_ids.tolist()]
+        found = random_pairs(document.pairs, attention, special=flags, reach=encoding.reach, random=random)
+        swapped.append(replace(document, pairs=tuple(swap.random for swap in found if swap.random is not None)))
+        swaps += found
+    return swapped, swaps
+
+
+def told(given: Iterator[Encoded], part: Any, stage: str, tell: Progress) -> Iterator[Encoded]:
+    """Pass records on and say how far they are."""
+    total = len(part) if hasattr(part, "__len__") else 0
+    for place, document in enumerate(given):
+        yield document
+        tell(f"{stage} on tokens", min(document.index + 1, total) if total else place + 1, total or place + 1)
