@@ -1,36 +1,32 @@
-"""The command line of the second half: `python -m finetune`. It holds no command in this version."""
+"""The command line of the second half: `python -m finetune train | check | …`."""
 
-import sys
-from importlib.metadata import PackageNotFoundError, version
+from typing import NoReturn
 
-HELP = """Usage: python -m finetune [--help | --version]
+import typer
 
-Teaching a model a domain's sense of a word, passages in prompts, and comparisons of what that changed
-are not part of this version: there is no command to run yet. `python -m probe` looks at models today."""
+from finetune.commands.teaching import check, schema, train
+from probe import OnceEach, as_program, exit_code
 
-
-def main() -> None:
-    """Run the command line as a program."""
-    sys.exit(run(sys.argv[1:]))
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Teach a model a domain's sense of a word.",
+)
+for command in (train, check, schema):
+    app.command(cls=OnceEach)(command)
 
 
 def run(arguments: list[str]) -> int:
-    """Answer --help and --version; refuse all else with exit code 2."""
-    if arguments in (["--version"], ["-V"]):
-        print(f"cijing {_version()}")
-        return 0
-    if arguments in ([], ["--help"], ["-h"]):
-        print(HELP)
-        return 0
-    print(f"no command {arguments[0]!r}: this version has none; allowed are --help and --version", file=sys.stderr)
-    return 2
+    """Run one command and give its exit code: 0, 1 for a bug, 2 for what the user can mend."""
+    return exit_code(app, arguments, name="python -m finetune")
 
 
-def _version() -> str:
-    try:
-        return version("cijing")
-    except PackageNotFoundError:
-        return "from a checkout that is not installed"
+def main() -> NoReturn:
+    """Run the command line as a program."""
+    as_program(run)
 
 
 if __name__ == "__main__":

@@ -129,19 +129,20 @@ def training_fields() -> tuple[str, ...]:
     return tuple(field.name for field in fields(TrainingArguments) if field.init)
 
 
-def load_config(path: Path, *, overrides: Mapping[str, Any] | None = None) -> RunConfig:
+def load_config(path: Path, *, name: str = "", overrides: Mapping[str, Any] | None = None) -> RunConfig:
     """Read a run's YAML file; `overrides` (dotted keys) win. ConfigError names every problem with its key."""
+    name = name or str(path)
     try:
         given = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read ({error})") from error
+        raise ConfigError(f"{name}: cannot be read ({error})") from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""
-        raise ConfigError(f"{path}{line}: no valid YAML ({getattr(error, 'problem', None) or error})") from error
+        raise ConfigError(f"{name}{line}: no valid YAML ({getattr(error, 'problem', None) or error})") from error
     if not isinstance(given, dict):
-        raise ConfigError(f"{path}: allowed is a mapping with model, task, data …; `finetune schema` prints all keys")
-    return config_of(with_overrides(given, overrides or {}), name=str(path))
+        raise ConfigError(f"{name}: allowed is a mapping with model, task, data …; `finetune schema` prints all keys")
+    return config_of(with_overrides(given, overrides or {}), name=name)
 
 
 def config_of(given: Mapping[str, Any], *, name: str = "configuration") -> RunConfig:

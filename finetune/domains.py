@@ -5,13 +5,12 @@ from dataclasses import dataclass
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Literal
 
 from finetune.errors import DataError
 from finetune.pairs import PairBook, load_pairs
 
-Part = Literal["train", "test"]
 DOMAINS = ("biochem", "chips")
+PARTS = ("train", "test")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,8 @@ import torch
 from finetune.batches import Collator, Examples, encoded
 from finetune.config import RunConfig
 from finetune.control import Swap, mean_attention, random_pairs
-from finetune.domains import DOMAINS, domain_pairs
+from finetune.dataconfig import DataConfig
+from finetune.domains import DOMAINS, PARTS, domain_file, domain_pairs
 from finetune.encode import Encoded, Encoding
 from finetune.errors import ConfigError, PairError
 from finetune.heads import Heads, chosen_layers, every_head, mass_by_head, named_heads, strongest_quarter
@@ -50,7 +51,7 @@ def prepare_run(config: RunConfig, *, device: str = "auto", progress: Progress |
     tell = progress or (lambda stage, done, total: None)
     book = pair_book(config)
     tell("texts", 0, 1)
-    corpus = load_records(config.data, config.task, seed=config.seed)
+    corpus = load_records(with_shipped(config.data), config.task, seed=config.seed)
     tell("texts", 1, 1)
     learner = make_learner(config, labels=corpus.labels, device=device)
     depths = depths_of(learner.loaded.backbone.config, causal=learner.loaded.kind == "decoder")
@@ -77,6 +78,16 @@ def prepare_run(config: RunConfig, *, device: str = "auto", progress: Progress |
         train=Examples(documents, length=encoding.longest, packing=packing), dev=dev, supervision=supervision,
         pairs=found, swaps=tuple(swaps),
     )  # fmt: skip
+
+
+def with_shipped(data: DataConfig) -> DataConfig:
+    """The data with `chips/train` and the like, the parts of shipped domains, as the files that they are."""
+
+    def found(sources: Sequence[str]) -> tuple[str, ...]:
+        parts = {f"{domain}/{part}": str(domain_file(domain, f"{part}.jsonl")) for domain in DOMAINS for part in PARTS}
+        return tuple(parts.get(source, source) for source in sources)
+
+    return data.model_copy(update={name: found(getattr(data, name)) for name in ("train", "dev", "test")})
 
 
 def pair_book(config: RunConfig) -> PairBook | None:

@@ -39,7 +39,10 @@ HOMES = {
     "matplotlib": ("probe/figures.py",),
     "jinja2": ("probe/report/",),
     "rich": ("probe/terminal.py",),
-    "typer": ("probe/__main__.py", "probe/options.py", "probe/launch.py", "probe/commands/"),
+    "typer": (
+        *("probe/__main__.py", "probe/options.py", "probe/launch.py", "probe/commands/"),
+        *("finetune/__main__.py", "finetune/commands/"),
+    ),
 }
 # Imported by themselves, these bring in no torch; the command line shows its help without any heavy library.
 WITHOUT_TORCH = ("errors", "given", "spans", "cases", "messages", "runs", "terminal", "launch", "__main__")

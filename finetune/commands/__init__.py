@@ -1,0 +1,1 @@
+"""The commands: thin, each loads what it needs when it is called."""

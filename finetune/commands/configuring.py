@@ -1,0 +1,87 @@
+"""A run's configuration from a file, from options, or from both."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from probe import CijingError
+
+if TYPE_CHECKING:
+    from finetune.config import RunConfig
+
+ConfigFile = Annotated[
+    Path | None, typer.Argument(metavar="[CONFIG]", help="YAML file, or a shipped one: apple_senses, biochem_lm, …")
+]
+Model = Annotated[str | None, typer.Option("--model", "-m", metavar="MODEL", help="builtin:NAME, hub id or folder.")]
+TaskName = Annotated[
+    str | None,
+    typer.Option("--task", metavar="TASK", help="causal-lm, masked-lm, sense, word-in-context or classification."),
+]
+Data = Annotated[
+    list[str] | None, typer.Option("--data", metavar="SOURCE", help="Texts to train on; may be given again.")
+]
+Pairs = Annotated[str | None, typer.Option("--pairs", metavar="FILE", help="A pairs file, or biochem or chips.")]
+Out = Annotated[str | None, typer.Option("--out", metavar="FOLDER", help="Run folder. [default: runs/CONFIG]")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Any key of the file, as in lora.r=16 or training.max_steps=100."),
+]
+Device = Annotated[str, typer.Option(metavar="DEVICE", help="auto, cpu, cuda, cuda:1 or mps.")]
+
+
+def configured(
+    file: Path | None,
+    *,
+    model: str | None,
+    task: str | None,
+    data: list[str] | None,
+    pairs: str | None,
+    out: str | None,
+    settings: list[str] | None,
+) -> "RunConfig":
+    """The run that file and options describe; options win. CijingError names what is missing or wrong."""
+    from finetune.config import config_of, load_config
+
+    overrides: dict[str, Any] = {}
+    for key, value in (("model", model), ("task", task), ("pairs.file", pairs), ("out", out)):
+        if value is not None:
+            overrides[key] = value
+    if data:
+        overrides["data.train"] = data
+    overrides |= dict(_setting(text) for text in settings or [])
+    if file is not None:
+        path = shipped_config(file)
+        if out is None and "out" not in overrides:
+            overrides["out"] = f"runs/{path.stem}"
+        return load_config(path, name=str(file), overrides=overrides)
+    if model is None or not data:
+        raise CijingError("give a configuration file, or --model and --data (and --task, causal-lm by default)")
+    from finetune.config import with_overrides
+
+    return config_of(with_overrides({"task": "causal-lm"}, overrides), name="options")
+
+
+def shipped_config(file: Path) -> Path:
+    """The file itself, or the shipped one of that name; CijingError lists them."""
+    from importlib.resources import files
+
+    folder = files("finetune") / "configs"
+    names = sorted(each.name.removesuffix(".yaml") for each in folder.iterdir() if each.name.endswith(".yaml"))
+    if file.exists():
+        return file
+    if str(file) in names:
+        return Path(str(folder / f"{file}.yaml"))
+    raise CijingError(f"{file}: no such file; shipped are {', '.join(names)}")
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    import yaml
+
+    key, sign, value = text.partition("=")
+    if not sign or not key.strip():
+        raise CijingError(f"--set {text!r}: allowed is KEY=VALUE, as in lora.r=16")
+    try:
+        return key.strip(), yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise CijingError(f"--set {text!r}: the value is no YAML") from error
