@@ -15,9 +15,9 @@ from probe import LoadedModel, load_model
 # How families call the linear maps of attention: query and key (or one map for all three), value, output.
 QUERIES_AND_KEYS = (
     ("q_proj", "k_proj"), ("query", "key"), ("q_lin", "k_lin"), ("q", "k"), ("query_proj", "key_proj"),
-    ("linear_q", "linear_k"), ("wq", "wk"), ("to_q", "to_k"), ("q_proj", "k_v_proj"),
+    ("linear_q", "linear_k"), ("wq", "wk"), ("to_q", "to_k"), ("q_b_proj", "kv_b_proj"), ("q_proj", "kv_b_proj"),
 )  # fmt: skip
-FUSED = ("query_key_value", "Wqkv", "c_attn", "qkv_proj", "in_proj", "qkv", "query_key_value_proj", "W_pack")
+FUSED = ("query_key_value", "Wqkv", "c_attn", "qkv_proj", "qkv", "query_key_value_proj", "W_pack")
 OTHERS = (
     "v_proj", "o_proj", "out_proj", "value", "v_lin", "out_lin", "v", "o", "value_proj", "dense", "c_proj", "Wo",
     "linear_v", "linear_out", "wv", "wo", "to_v", "to_out",
@@ -53,19 +53,34 @@ def make_learner(config: RunConfig, *, labels: Sequence[str], device: str = "aut
 
 
 def lora_targets(model: nn.Module, settings: LoraConfig) -> tuple[str, ...]:
-    """The names of the linear maps that get LoRA; ConfigError where no query and key map is found or named."""
-    names = {name.rsplit(".", 1)[-1] for name, module in model.named_modules() if _is_map(module)}
+    """Which linear maps get LoRA, as the ends of their names; ConfigError where no query and key map is found or named.
+
+    The ends reach back to the layer's number: `dense` alone would be the feed-forward network's maps as well.
+    """
+    maps = [name for name, module in model.named_modules() if _is_map(module)]
+    last = {name.rsplit(".", 1)[-1] for name in maps}
     if isinstance(settings.targets, tuple):
-        missing = [name for name in settings.targets if name not in names]
+        missing = [one for one in settings.targets if not any(f".{name}".endswith(f".{one}") for name in maps)]
         if missing:
-            raise ConfigError(f"lora.targets {missing[0]!r}: this model has {', '.join(sorted(names))}")
+            raise ConfigError(f"lora.targets {missing[0]!r}: this model has {', '.join(sorted(last))}")
         return settings.targets
-    both = query_and_key(names)
+    both = query_and_key(last)
     if both is None:
-        raise ConfigError(f"no query and key map was found among {', '.join(sorted(names))}; name them in lora.targets")
+        raise ConfigError(f"no query and key map was found among {', '.join(sorted(last))}; name them in lora.targets")
     if settings.targets == "all-linear":
-        return tuple(sorted(names - _output_names(model)))
-    return tuple(dict.fromkeys((*both, *(name for name in OTHERS if name in _beside(model, both)))))
+        left_out = _output_names(model)
+        chosen = [name for name in maps if not left_out & set(name.split("."))]
+    else:
+        beside = _beside(model, both)
+        chosen = [name for name in maps if name.rsplit(".", 1)[-1] in both or name in beside]
+    return tuple(dict.fromkeys(map(_within_layer, chosen)))
+
+
+def _within_layer(name: str) -> str:
+    """What stands behind the layer's number: encoder.layer.3.attention.self.query -> attention.self.query."""
+    parts = name.split(".")
+    numbered = [place for place, part in enumerate(parts) if part.isdigit()]
+    return ".".join(parts[numbered[-1] + 1 :]) if numbered and numbered[-1] + 1 < len(parts) else name
 
 
 def query_and_key(names: set[str]) -> tuple[str, ...] | None:
@@ -76,7 +91,7 @@ def query_and_key(names: set[str]) -> tuple[str, ...] | None:
 
 def trains_keys(targets: Sequence[str]) -> bool:
     """Whether LoRA at these maps trains keys as well as queries: without, the attention loss trains half of a row."""
-    return query_and_key(set(targets)) is not None
+    return query_and_key({name.rsplit(".", 1)[-1] for name in targets}) is not None
 
 
 def _is_map(module: nn.Module) -> bool:
@@ -84,14 +99,14 @@ def _is_map(module: nn.Module) -> bool:
 
 
 def _beside(model: nn.Module, both: Sequence[str]) -> set[str]:
-    """Names of maps that stand within the same attention module as the query map."""
-    homes = {name.rpartition(".")[0] for name, module in model.named_modules() if name.endswith(both[0])}
-    around = homes | {home.rpartition(".")[0] for home in homes if home.endswith((".self", ".attention"))}
+    """The value and output maps of attention: those in the query map's module, or in its neighbour `output`."""
+    homes = {name.rpartition(".")[0] for name, _ in model.named_modules() if name.rsplit(".", 1)[-1] == both[0]}
+    around = {f"{home.rpartition('.')[0]}.output" for home in homes if home.endswith(".self")}
     found = set()
     for name, module in model.named_modules():
         home, _, last = name.rpartition(".")
-        if _is_map(module) and (home in homes or (home.rpartition(".")[0] in around and home.endswith(".output"))):
-            found.add(last)
+        if _is_map(module) and last in OTHERS and (home in homes or home in around):
+            found.add(name)
     return found
 
 
