@@ -95,7 +95,7 @@ def card_of(facts: CardFacts) -> str:
     body += ["", "## Licence", "", f"The base model's terms travel with this adapter: {facts.licence}.", ""]
     if facts.notes:
         body += ["## Notes", "", *(f"- {note}" for note in facts.notes), ""]
-    return "\n".join(body)
+    return "\n".join([*head, *body])
 
 
 def _licence_id(licence: str) -> str:

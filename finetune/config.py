@@ -93,7 +93,7 @@ class RunConfig(_Strict):
     lora: LoraConfig = LoraConfig()
     training: Mapping[str, Any] = Field(default_factory=dict)  # any field of transformers.TrainingArguments
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
-    out: str = "runs/finetune"
+    out: str | None = None  # the run folder; None: runs/ and the name of the file
     revision: str | None = None
     trust_remote_code: bool = False
 
@@ -113,6 +113,11 @@ class RunConfig(_Strict):
         if self.pairs is None and self.attention.mode != "none" and "attention" in self.model_fields_set:
             raise ValueError("attention: there are no pairs; give `pairs: {file: …}` or `attention: {mode: none}`")
         return self
+
+    @property
+    def folder(self) -> Path:
+        """The run folder."""
+        return Path(self.out or "runs/finetune")
 
     @property
     def supervised(self) -> bool:

@@ -38,12 +38,12 @@ class Trained:
 def train(
     config: RunConfig, *, resume: bool = False, device: str = "auto", progress: Progress | None = None
 ) -> Trained:
-    """Train as the configuration says, in the folder `config.out`.
+    """Train as the configuration says, in the folder `config.folder`.
 
     resume goes on from the newest whole checkpoint there. Raises TrainingError for a folder that holds another run,
     ConfigError where the configuration changed since, both naming what differs.
     """
-    folder = Path(config.out)
+    folder = config.folder
     start = open_folder(folder, config, resume=resume)
     prepared = prepare_run(config, device=device, progress=progress)
     trainer, plan = make_trainer(config, prepared, folder=folder, start=start, progress=progress)

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import Trainer
+from transformers import PrinterCallback, Trainer
 
 from finetune.checkpoints import keep_latest, latest_checkpoint, load_head, mark_complete, save_head
 from finetune.errors import TrainingError
@@ -63,6 +63,7 @@ class AttentionTrainer(Trainer):  # type: ignore[misc]
         **settings: Any,
     ) -> None:
         super().__init__(**settings)
+        self.remove_callback(PrinterCallback)  # it prints each line of the log as a dict; `watch` is told instead
         if self.args.n_gpu > 1:
             raise TrainingError(
                 "several GPUs in one process: start one process a GPU with accelerate launch or torchrun"

@@ -52,9 +52,8 @@ def configured(
     overrides |= dict(_setting(text) for text in settings or [])
     if file is not None:
         path = shipped_config(file)
-        if out is None and "out" not in overrides:
-            overrides["out"] = f"runs/{path.stem}"
-        return load_config(path, name=str(file), overrides=overrides)
+        run = load_config(path, name=str(file), overrides=overrides)
+        return run if run.out else run.model_copy(update={"out": f"runs/{path.stem}"})
     if model is None or not data:
         raise CijingError("give a configuration file, or --model and --data (and --task, causal-lm by default)")
     from finetune.config import with_overrides
