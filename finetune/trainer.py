@@ -83,14 +83,14 @@ class AttentionTrainer(Trainer):  # type: ignore[misc]
 
     def train(self, *arguments: Any, **settings: Any) -> Any:
         """Train with the model's attention going through the tap."""
-        with self._tapped():
+        with self.tapped():
             return super().train(*arguments, **settings)
 
     def evaluate(self, *arguments: Any, metric_key_prefix: str = "eval", **settings: Any) -> dict[str, float]:
         """Evaluate; the pairs' mean mass joins the metrics, as a sum a batch and never as gathered rows."""
         kept, self._sums = self._sums, ScoreSums()
         try:
-            with self._tapped():
+            with self.tapped():
                 metrics: dict[str, float] = super().evaluate(
                     *arguments, metric_key_prefix=metric_key_prefix, **settings
                 )
@@ -197,7 +197,7 @@ class AttentionTrainer(Trainer):  # type: ignore[misc]
             raise TrainingError("there is no attention loss, so its gradient has no norm")
         norms = []
         for part in ("task", "attention"):
-            with self._tapped():
+            with self.tapped():
                 gradient = self._gradient_of(part, batches)
             norms.append(math.sqrt(sum(float(one.double().square().sum()) for one in gradient)))
         return norms[0], norms[1]
@@ -249,7 +249,8 @@ class AttentionTrainer(Trainer):  # type: ignore[misc]
         )
 
     @contextmanager
-    def _tapped(self) -> Iterator[None]:
+    def tapped(self) -> Iterator[None]:
+        """Within the block the model's attention goes through the tap, where there is a loss on it."""
         if self.supervision is None:
             yield
         else:
