@@ -29,7 +29,7 @@ class _Strict(BaseModel):
 class PairsConfig(_Strict):
     """Which words belong together."""
 
-    file: str  # a pairs file, or the name of a shipped domain
+    file: str | None = None  # a pairs file, or the name of a shipped domain; None: those that stand in the data
     direction: Literal["as-written", "either"] = "as-written"  # either: of two words the later reads the earlier
     unmet_limit: Share = 0.5  # of the pairs that stand in the texts; more that cannot be met stop the run
     absent_limit: Share = 0.5  # of the rules; more that no text holds stop the run

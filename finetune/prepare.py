@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from finetune.batches import Collator, Examples, encoded
+from finetune.batches import Collator, Examples, collator_of, encoded
 from finetune.config import RunConfig
 from finetune.control import Swap, mean_attention, random_pairs
 from finetune.dataconfig import DataConfig
 from finetune.domains import DOMAINS, PARTS, domain_file, domain_pairs
-from finetune.encode import Encoded, Encoding
+from finetune.encode import Encoded, Encoding, encoding_of
 from finetune.errors import ConfigError, PairError
 from finetune.heads import Heads, chosen_layers, every_head, mass_by_head, named_heads, strongest_quarter
 from finetune.learner import Learner, make_learner
@@ -22,10 +22,11 @@ from finetune.reach import Depths, depths_of
 from finetune.records import Corpus, load_records
 from finetune.supervise import Supervision
 from finetune.tally import PairTally, refuse_too_few, tally
+from finetune.tasks import READING, centre_head
 
 Progress = Callable[[str, int, int], None]
 _LOOKED_AT = 64  # batches from which heads are chosen
-_SEQUENCES = ("causal-lm", "masked-lm")
+_MOST_CENTRED, _AT_ONCE = 2048, 32  # documents that set a reading head's centre
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -56,9 +57,15 @@ def prepare_run(config: RunConfig, *, device: str = "auto", progress: Progress |
     learner = make_learner(config, labels=corpus.labels, device=device)
     depths = depths_of(learner.loaded.backbone.config, causal=learner.loaded.kind == "decoder")
     layers = supervised_layers(config, depths)
-    encoding = encoding_of(config, corpus, depths, layers=layers, book=book)
-    collator = collator_of(config, learner.loaded.tokenizer)
-    documents = list(told(encoded(corpus.train, learner.loaded.tokenizer, encoding), corpus.train, "train", tell))
+    encoding = encoding_of(
+        config.data, config.task, reach=depths.reach(layers, cut_at=config.data.max_length), labels=corpus.labels,
+        book=book, rules=rules_of(book),
+    )  # fmt: skip
+    tokenizer = learner.loaded.tokenizer
+    collator = collator_of(tokenizer, config.task, seed=config.seed)
+    documents = list(teaching(told(encoded(corpus.train, tokenizer, encoding), corpus.train, "train", tell)))
+    if config.task in READING:
+        centre_head(learner.model, in_batches(documents, collator, device=learner.loaded.device))
     found = tally(documents, book, encoding.rules)
     supervision, swaps = None, list[Swap]()
     if config.supervised:
@@ -71,7 +78,7 @@ def prepare_run(config: RunConfig, *, device: str = "auto", progress: Progress |
     packing = config.data.packing
     dev = None
     if corpus.dev is not None:
-        kept = told(encoded(corpus.dev, learner.loaded.tokenizer, encoding), corpus.dev, "dev", tell)
+        kept = teaching(told(encoded(corpus.dev, tokenizer, encoding), corpus.dev, "dev", tell))
         dev = Examples(kept, length=encoding.longest, packing=packing)
     return Prepared(
         corpus=corpus, learner=learner, encoding=encoding, collator=collator,
@@ -92,9 +99,9 @@ def with_shipped(data: DataConfig) -> DataConfig:
 
 def pair_book(config: RunConfig) -> PairBook | None:
     """The pairs of the run, or none."""
-    if config.pairs is None:
+    name = config.pairs.file if config.pairs is not None else None
+    if config.pairs is None or name is None:
         return None
-    name = config.pairs.file
     book = domain_pairs(name) if name in DOMAINS else load_pairs(Path(name))
     return book.in_either_direction() if config.pairs.direction == "either" else book
 
@@ -107,31 +114,17 @@ def supervised_layers(config: RunConfig, depths: Depths) -> tuple[int, ...]:
     return chosen_layers(config.attention.layers, depths.layers)
 
 
-def encoding_of(
-    config: RunConfig, corpus: Corpus, depths: Depths, *, layers: Sequence[int], book: PairBook | None
-) -> Encoding:
-    """How records become tokens; only pairs of the train part are looked for."""
-    if book is not None and not book.of_part("train"):
+def rules_of(book: PairBook | None) -> tuple[int, ...]:
+    """The pairs to train on; PairError where all are held out."""
+    rules = book.of_part("train") if book is not None else ()
+    if book is not None and not rules:
         raise PairError(f"{book.name}: no pair has part: train")
-    return Encoding(
-        task=config.task, max_length=config.data.max_length, reach=depths.reach(layers, cut_at=config.data.max_length),
-        book=book, rules=book.of_part("train") if book is not None else (), labels=corpus.labels,
-        pair_encoding=config.data.pair_encoding, template=config.data.template,
-    )  # fmt: skip
+    return rules
 
 
-def collator_of(config: RunConfig, tokenizer: Any) -> Collator:
-    """How encoded records become batches."""
-    pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
-    return Collator(
-        task=config.task, pad_id=int(pad or 0), mask_id=tokenizer.mask_token_id, ordinary=_ordinary(tokenizer),
-        seed=config.seed,
-    )  # fmt: skip
-
-
-def _ordinary(tokenizer: Any) -> tuple[int, ...]:
-    special = set(tokenizer.all_special_ids)
-    return tuple(number for number in range(len(tokenizer)) if number not in special) if tokenizer.mask_token else ()
+def teaching(documents: Iterable[Encoded]) -> Iterator[Encoded]:
+    """Those that teach something: a batch of others alone would be refused."""
+    return (document for document in documents if document.learned)
 
 
 def supervised_heads(
@@ -154,6 +147,12 @@ def supervised_heads(
         return every_head(layers, depths.heads)
     batches = batches_with_pairs(documents, collator, size=8, most=_LOOKED_AT, device=learner.loaded.device)
     return strongest_quarter(mass_by_head(learner.model, batches, layers=layers), layers)
+
+
+def in_batches(documents: Sequence[Encoded], collator: Collator, *, device: Any) -> Iterator[dict[str, Any]]:
+    """The first documents, in their order, on the device."""
+    for start in range(0, min(len(documents), _MOST_CENTRED), _AT_ONCE):
+        yield _moved(collator(documents[start : start + _AT_ONCE]), device)
 
 
 def batches_with_pairs(

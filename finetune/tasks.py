@@ -1,6 +1,6 @@
 """What a model is trained on: its class, its head, and the task's loss over a whole step."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -66,35 +66,73 @@ class TaskLoss:
         return total / count
 
 
-class SenseHead(nn.Module):
+class ReadingHead(nn.Module):
+    """What a reading head has in common: states are centred and scaled as the base model's were on the training texts.
+
+    States of such encoders lie in a narrow cone, so that without this a linear map first has to learn to look past
+    what all words share.
+    """
+
+    def __init__(self, width: int, features: int, classes: int) -> None:
+        super().__init__()
+        self.register_buffer("centre", torch.zeros(width))
+        self.register_buffer("scale", torch.ones(width))
+        self.out = nn.Linear(features, classes)
+        nn.init.zeros_(self.out.bias)
+
+    def set_centre(self, states: Tensor) -> None:
+        """Take mean and deviation from states [word, dim] of the model before it is trained."""
+        self.centre = states.mean(0)
+        self.scale = states.std(0, unbiased=False).clamp_min(1e-6)
+
+    def read(self, states: Tensor, mask: Tensor) -> Tensor:
+        """The marked words' states, [text, dim], centred and scaled."""
+        found: Tensor = (span_mean(states, mask) - self.centre) / self.scale
+        return found
+
+
+class SenseHead(ReadingHead):
     """A linear map from the mean state of the target's tokens to the senses."""
 
     def __init__(self, width: int, classes: int) -> None:
-        super().__init__()
-        self.out = nn.Linear(width, classes)
+        super().__init__(width, width, classes)
 
     def forward(self, states: Tensor, masks: Mapping[str, Tensor]) -> Tensor:
         """[text, sense] of states [text, token, dim] and target_mask [text, token]."""
-        logits: Tensor = self.out(span_mean(states, masks["target_mask"]))
+        logits: Tensor = self.out(self.read(states, masks["target_mask"]))
         return logits
 
 
-class PairHead(nn.Module):
+class PairHead(ReadingHead):
     """A linear map from |u − v| and u × v, the two targets' mean states, to same or not."""
 
     def __init__(self, width: int, classes: int = 2) -> None:
-        super().__init__()
-        self.out = nn.Linear(2 * width, classes)
+        super().__init__(width, 2 * width, classes)
 
     def forward(self, states: Tensor, masks: Mapping[str, Tensor]) -> Tensor:
         """[pair, class]; one text a pair with target_mask and second_mask, or two texts, one after the other."""
         if "second_mask" in masks:
-            u, v = (span_mean(states, masks[name]) for name in ("target_mask", "second_mask"))
+            u, v = (self.read(states, masks[name]) for name in ("target_mask", "second_mask"))
         else:
-            both = span_mean(states, masks["target_mask"])
+            both = self.read(states, masks["target_mask"])
             u, v = both[::2], both[1::2]
         logits: Tensor = self.out(torch.cat([(u - v).abs(), u * v], -1))
         return logits
+
+
+def centre_head(model: Any, batches: Iterable[Mapping[str, Tensor]]) -> None:
+    """Set the reading head's centre and scale from the base model's states of the marked words in these batches."""
+    found = []
+    was_training = model.training
+    model.eval()
+    with torch.inference_mode():
+        for batch in batches:
+            given = {name: batch[name] for name in ("input_ids", "attention_mask", "token_type_ids") if name in batch}
+            states = model(**given).last_hidden_state
+            masks = [batch[name] for name in ("target_mask", "second_mask") if name in batch]
+            found += [span_mean(states, mask) for mask in masks]
+    model.train(was_training)
+    model.reading_head.set_centre(torch.cat(found).clone())
 
 
 def span_mean(states: Tensor, mask: Tensor) -> Tensor:

@@ -47,6 +47,8 @@ def train(
     start = open_folder(folder, config, resume=resume)
     prepared = prepare_run(config, device=device, progress=progress)
     trainer, plan = make_trainer(config, prepared, folder=folder, start=start, progress=progress)
+    if progress is not None:
+        progress("training", 0, 1)
     result = trainer.train(resume_from_checkpoint=str(start) if start is not None else None)
     metrics = {name: float(value) for name, value in result.metrics.items() if isinstance(value, int | float)}
     if prepared.dev is not None:
@@ -248,7 +250,7 @@ def _watcher(progress: Progress | None) -> Any:
         return None
 
     def watch(line: dict[str, float]) -> None:
-        if "epoch" in line and "loss" in line:
-            progress(f"training, loss {line['loss']:.3f}", round(100 * line["epoch"]), 0)
+        if "loss" in line:
+            progress("training", int(line["step"]), int(line["steps"]))
 
     return watch

@@ -160,7 +160,7 @@ class AttentionTrainer(Trainer):  # type: ignore[misc]
             logs = {**logs, **self._told()}
         super().log(logs, *arguments, **settings)
         if self.watch is not None:
-            self.watch(logs)
+            self.watch({**logs, "step": self.state.global_step, "steps": self.state.max_steps})
 
     def _told(self) -> dict[str, float]:
         """Both losses as means over steps, which add up to Trainer's; what the pairs attend to as means over pairs."""

@@ -10,7 +10,7 @@ import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finetune.batches import KEY, NEGATIVE, QUERY, Collator, Examples, ExampleStream, collator_of, packs
+from finetune.batches import KEY, NEGATIVE, QUERY, Collator, Examples, ExampleStream, collator_of, encoded, packs
 from finetune.dataconfig import DataConfig
 from finetune.encode import IGNORED, Encoded, Encoding, encode
 from finetune.errors import DataError
@@ -353,6 +353,10 @@ def test_a_cache_would_let_packed_documents_see_each_other():
 # ---- parts -----------------------------------------------------------------------------------------------------
 
 
+def examples(part, tokenizer, encoding, *, packing=False):
+    return Examples(encoded(part, tokenizer, encoding), length=encoding.longest, packing=packing)
+
+
 def corpus(folder, *, streaming, packing=True, count=40):
     path = folder / "corpus.jsonl"
     lines = [json.dumps({"text": TEXTS[n % 6] + str(n)}, ensure_ascii=False) for n in range(count)]
@@ -365,7 +369,7 @@ def test_a_part_gives_packs_or_documents_and_is_counted(tmp_path):
     tokenizer = byte_fallback_tokenizer()
     encoding = Encoding(task="causal-lm", max_length=64, reach=BEFORE)
     part = corpus(tmp_path, streaming=False)
-    plain, packed = (Examples(part, tokenizer, encoding, packing=packing) for packing in (False, True))
+    plain, packed = (examples(part, tokenizer, encoding, packing=packing) for packing in (False, True))
     assert len(plain) == len(plain.documents) == len(packed.documents) == 40 and len(packed) < 20
     assert sorted(one.index for place in range(len(packed)) for one in packed[place]) == list(range(40))
 
@@ -374,7 +378,7 @@ def test_a_stream_gives_what_the_part_gives(tmp_path):
     tokenizer = byte_fallback_tokenizer()
     encoding = Encoding(task="causal-lm", max_length=64, reach=BEFORE)
     for packing in (False, True):
-        whole = Examples(corpus(tmp_path, streaming=False), tokenizer, encoding, packing=packing)
+        whole = examples(corpus(tmp_path, streaming=False), tokenizer, encoding, packing=packing)
         stream = ExampleStream(corpus(tmp_path, streaming=True), tokenizer, encoding, packing=packing)
         for _ in range(2):
             batches = [collator_of(tokenizer, "causal-lm")(list(rows)) for rows in (whole, stream)]
@@ -385,7 +389,7 @@ def test_a_stream_gives_what_the_part_gives(tmp_path):
 def test_an_epoch_masks_a_part_anew_and_a_second_look_alike():
     tokenizer = wordpiece_tokenizer()
     encoding = Encoding(task="masked-lm", max_length=64, reach=ALL)
-    part = Examples([row_of(record("我喜欢苹果但讨厌梨子" * 3), 0)], tokenizer, encoding)
+    part = examples([row_of(record("我喜欢苹果但讨厌梨子" * 3), 0)], tokenizer, encoding)
     collator = collator_of(tokenizer, "masked-lm")
     seen = []
     for epoch in (0, 1, 0):
@@ -397,7 +401,7 @@ def test_an_epoch_masks_a_part_anew_and_a_second_look_alike():
 def test_a_trainer_s_loader_takes_examples_and_counts_epochs(tmp_path):
     model, tokenizer = tiny_llama()
     encoding = Encoding(task="causal-lm", max_length=64, reach=BEFORE)
-    part = Examples(corpus(tmp_path, streaming=False), tokenizer, encoding, packing=True)
+    part = examples(corpus(tmp_path, streaming=False), tokenizer, encoding, packing=True)
     seen = []
 
     class Plain(transformers.Trainer):
