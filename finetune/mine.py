@@ -268,16 +268,19 @@ def write_pairs(mined: Mined, path: Path) -> None:
 
 
 def _head(mined: Mined) -> Iterator[str]:
-    settings = mined.settings
+    settings, layers = mined.settings, ", ".join(map(str, mined.layers))
     yield "Proposed by `finetune mine`, to be edited by hand: strike what is not true of the domain."
-    yield f"Base model {mined.model}, layers {', '.join(map(str, mined.layers))}; {mined.windows:,} windows of at most"
-    yield f"{settings.sentences} sentences, cut into words by {mined.segmentation}. Reference: {mined.reference}."
-    yield f"Tied: log-likelihood ratio, false discovery rate {settings.rate:g} over {mined.tests:,} possible pairs, which"
-    yield "counts windows as independent: texts that repeat one fact make a tie look surer than it is."
+    yield f"Base model {_printable(mined.model)}, layers {layers}."
+    yield f"Corpus: {mined.windows:,} windows of at most {settings.sentences} sentences, cut by {mined.segmentation}."
+    yield f"Reference: {mined.reference}."
+    yield f"Tie and contrast: log-likelihood ratios. False discovery rate of the ties: {settings.rate:g}, over all"
+    yield f"{mined.tests:,} possible pairs, as if windows were independent: texts that repeat one fact make ties look"
+    yield "surer than they are."
     yield "mass: attention of the query on the key, mean over these layers and their heads, in texts drawn at random;"
-    yield "expected: what any content word gets at that distance there. score = tie x (1 - mass / expected)."
-    yield f"{mined.tied} pairs are tied, {len(mined.attended)} of those asked about are attended to, as expected or more,"
-    yield f"{mined.unmeasured} could not be measured. part: held_out was drawn at random ({settings.held_out:.0%})."
+    yield "expected: what any content word gets at that distance there. score = tie × (1 - mass / expected)."
+    yield f"Tied: {mined.tied} pairs. Of those asked about, the base model attends to {len(mined.attended)} as expected"
+    yield f"or more, and {mined.unmeasured} could not be measured."
+    yield f"part: held_out is drawn at random ({settings.held_out:.0%} of what is proposed)."
     if mined.missed:
         yield f"Rare pairs were dropped to bound memory: a count may lack up to {mined.missed} windows."
     if mined.joined:
@@ -287,8 +290,8 @@ def _head(mined: Mined) -> Iterator[str]:
 def _numbers(place: int, proposal: Proposal) -> Iterator[str]:
     tie, base = proposal.tie, proposal.base
     yield (
-        f"{place}. score {proposal.score:.2f}; tie {tie.tie:.1f} (p {tie.p:.1g}), contrast {tie.contrast:.1f}; together "
-        f"in {tie.together} of {tie.windows} windows ({tie.by_chance:.1f} by chance), reference "
+        f"{place}. score {proposal.score:.2f}; tie LLR {tie.tie:.1f} (p {tie.p:.1g}), contrast LLR {tie.contrast:.1f}; "
+        f"together in {tie.together} of {tie.windows} windows ({tie.by_chance:.1f} by chance), in the reference in "
         f"{tie.reference_together} of {tie.reference_windows}; mass {base.mass:.4f}, expected {base.expected:.4f} "
         f"({base.places} places)"
     )
@@ -302,7 +305,12 @@ def _snippet(text: str, words: Sequence[str], *, room: int = 60) -> str:
     start = max(0, min(places) - 10)
     end = min(len(text), max(start + room, max(places) + 10))
     cut = f"{'…' if start else ''}{text[start:end]}{'…' if end < len(text) else ''}"
-    return "".join(char if char.isprintable() else " " for char in cut)
+    return _printable(cut)
+
+
+def _printable(text: str) -> str:
+    """A text without what would end a comment's line."""
+    return "".join(char if char.isprintable() else " " for char in text)
 
 
 def _quoted(word: str) -> str:

@@ -28,6 +28,7 @@ would can could may might must shall should than then so if into over under abou
 also very more most such one two s t
 """
 _EMPTY = frozenset(_EMPTY_WORDS.split())
+_PARTICLES = frozenset("的了着过在和与或而及也都就还又才被把从向对于以其之这那是")  # a bigram with one is no word
 _CHINESE = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _CHINESE_RUN = re.compile(f"[{_CHINESE}]+")
 _LETTERED = re.compile(r"[^\W\d_]")
@@ -123,12 +124,12 @@ def _says_something(word: str, tag: str) -> bool:
 
 
 def _between(text: str, start: int, end: int) -> Iterator[Word]:
-    """Words of other scripts, and bigrams of Chinese without an empty character, from left to right."""
+    """Words of other scripts, and bigrams of Chinese without a particle, from left to right."""
     found = [Word(match.group(), *match.span()) for match in _OTHER_WORD.finditer(text, start, end)]
     for run in _CHINESE_RUN.finditer(text, start, end):
         found += [Word(text[at : at + 2], at, at + 2) for at in range(run.start(), run.end() - 1)]
     for word in sorted(found, key=lambda one: one.start):
-        if _says_something(word.text, "") and not (_CHINESE_RUN.match(word.text) and set(word.text) & _EMPTY):
+        if _says_something(word.text, "") and not (_CHINESE_RUN.match(word.text) and set(word.text) & _PARTICLES):
             yield word
 
 
