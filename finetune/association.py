@@ -128,8 +128,8 @@ def count_pairs(
             windows += 1
             found = [word for word in segmenter.words(window) if word.text in index]
             words[sorted({index[word.text] for word in found})] += 1
-            for sums, pairs in zip((together, touching), _pairs_of(found), strict=True):
-                sums.add(index[one] * len(vocabulary) + index[other] for one, other in pairs)
+            together.add(_together(found, index))
+            touching.add(_touching(found, index))
         if progress and number % _SAY_EVERY == 0:
             progress(f"pairs counted in {number:,} texts")
     codes, counts = together.done()
@@ -142,23 +142,36 @@ def count_pairs(
     )  # fmt: skip
 
 
-def _pairs_of(words: Sequence[Word]) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
-    """A window's different words in pairs, each in ascending order, and those that touch, in the text's order.
+def _together(words: Sequence[Word], index: Mapping[str, int]) -> list[int]:
+    """A window's different words in pairs, each as first × vocabulary + second, first < second.
 
     Bigrams that only overlap are no pair.
     """
-    places: dict[str, list[Word]] = {}
-    starts: dict[int, list[str]] = {}
+    size, numbers = len(index), sorted({index[word.text] for word in words})
+    two = itertools.combinations(numbers, 2)
+    if not any(one.end > other.start for one, other in itertools.pairwise(words)):
+        return [one * size + other for one, other in two]
+    places: dict[int, list[Word]] = {}
     for word in words:
-        places.setdefault(word.text, []).append(word)
-        starts.setdefault(word.start, []).append(word.text)
-    near = {(one.text, other) for one in words for other in starts.get(one.end, ()) if other != one.text}
-    two = itertools.combinations(sorted(places), 2)
-    return {(one, other) for one, other in two if _stand_apart(places[one], places[other])}, near
+        places.setdefault(index[word.text], []).append(word)
+    return [one * size + other for one, other in two if _stand_apart(places[one], places[other])]
 
 
 def _stand_apart(ones: Sequence[Word], others: Sequence[Word]) -> bool:
     return any(one.end <= other.start or other.end <= one.start for one in ones for other in others)
+
+
+def _touching(words: Sequence[Word], index: Mapping[str, int]) -> set[int]:
+    """The different words that follow each other at once, in the text's order, as first × vocabulary + second."""
+    starts: dict[int, list[str]] = {}
+    for word in words:
+        starts.setdefault(word.start, []).append(word.text)
+    return {
+        index[one.text] * len(index) + index[other]
+        for one in words
+        for other in starts.get(one.end, ())
+        if other != one.text
+    }
 
 
 def _looked_up(asked: Ints, codes: Ints, counts: Ints) -> Ints:
