@@ -4,6 +4,7 @@ from typing import NoReturn
 
 import typer
 
+from finetune.commands.mining import mine
 from finetune.commands.teaching import check, schema, train
 from probe import OnceEach, as_program, exit_code
 
@@ -15,7 +16,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Teach a model a domain's sense of a word.",
 )
-for command in (train, check, schema):
+for command in (train, check, mine, schema):
     app.command(cls=OnceEach)(command)
 
 
