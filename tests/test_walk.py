@@ -11,14 +11,14 @@ import tiny
 import torch
 from family_zoo import FAMILIES, Family, exists, load, with_lora
 
-from probe import algebra
-from probe.algebra import BOUND, gap
 from probe.errors import CasesError, ModelError
 from probe.messages import MESSAGES
 from probe.models import model_from_parts
 from probe.rowrequest import RowRequest
 from probe.rowtap import tap
-from probe.walk import Walk, walk
+from probe.walking import algebra
+from probe.walking.algebra import BOUND, gap
+from probe.walking.walk import Walk, walk
 
 TEXT = "我喜欢苹果 like"
 WALKABLE = [family for family in FAMILIES if family.verdict != "refused" and family.name != "DeBERTa-v2"]

@@ -13,10 +13,9 @@ from probe.models import model_from_parts
 from probe.report import Formula, Section, StepBlock, Vector, linear_text, render_report
 from probe.report.cells import STRIP, cells_of
 from probe.report.formulas import named, over, root, row, sub, times, total, words
-from probe.walk import Walk, walk
-from probe.walk_formulas import formula_of
-from probe.walk_lines import lines_of
-from probe.walk_story import (
+from probe.walking.formulas import formula_of
+from probe.walking.lines import lines_of
+from probe.walking.story import (
     example_heads,
     example_steps,
     page_of_walk,
@@ -25,6 +24,7 @@ from probe.walk_story import (
     walk_sections,
     walk_steps,
 )
+from probe.walking.walk import Walk, walk
 
 
 @pytest.fixture(scope="module")

@@ -121,20 +121,20 @@ def walk(
 
     asked = (text, target, model, layer, head, revision, out)
     if all(option is None for option in asked) and occurrence == 1:
-        from probe.walk_lines import lines_of
-        from probe.walk_story import example_heads, example_steps
+        from probe.walking.lines import lines_of
+        from probe.walking.story import example_heads, example_steps
 
         print_steps(open_console(sys.stdout), lines_of((*example_steps(language), example_heads(language))))
         return
     from probe.cases import case_of
-    from probe.walk_story import example_text
+    from probe.walking.story import example_text
 
     words, word = text or example_text(), target or "苹果"
     case_of(words, target=word, occurrence=occurrence)  # refused before a model is loaded
     loaded = load(model or DEFAULT_MODEL, device=device, dtype="float32", revision=revision, code=trust_remote_code)
-    from probe.walk import walk as follow
-    from probe.walk_lines import lines_of
-    from probe.walk_story import page_of_walk, real_heads, real_summary, walk_steps
+    from probe.walking.lines import lines_of
+    from probe.walking.story import page_of_walk, real_heads, real_summary, walk_steps
+    from probe.walking.walk import walk as follow
 
     with show_progress(patient=True) as progress:
         found = follow(

@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 
-from probe.algebra import Floats, agrees, gap
-from probe.blocktrace import ModuleCall
-from probe.modulemath import by_formula, is_table, numbers_of, over_tokens, same, scale_between, shares_weight
-from probe.way import PositionKind, Way
+from probe.walking.algebra import Floats, agrees, gap
+from probe.walking.blocktrace import ModuleCall
+from probe.walking.modulemath import by_formula, is_table, numbers_of, over_tokens, same, scale_between, shares_weight
+from probe.walking.way import PositionKind, Way
 
 
 def embedding_steps(way: Way) -> None:

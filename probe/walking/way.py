@@ -5,9 +5,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from probe.algebra import Floats, agrees, gap
-from probe.blocktrace import BlockTrace, HandedOver
 from probe.models import LoadedModel
+from probe.walking.algebra import Floats, agrees, gap
+from probe.walking.blocktrace import BlockTrace, HandedOver
 
 PositionKind = Literal["learned", "sinusoidal", "rotary", "relative_bias", "alibi", "none"]
 

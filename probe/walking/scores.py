@@ -5,12 +5,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from probe import algebra
-from probe.algebra import BOUND, Floats, agrees, gap
-from probe.blocktrace import PRODUCTS, FunctionCall
-from probe.modulemath import numbers_of
 from probe.rows import ScoreTerms, allowed_keys
-from probe.way import Way
+from probe.walking import algebra
+from probe.walking.algebra import BOUND, Floats, agrees, gap
+from probe.walking.blocktrace import PRODUCTS, FunctionCall
+from probe.walking.modulemath import numbers_of
+from probe.walking.way import Way
 from probe.worked import softmax
 
 

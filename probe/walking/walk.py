@@ -11,19 +11,19 @@ from dataclasses import dataclass
 
 import torch
 
-from probe.algebra import BOUND, Floats
-from probe.blocktrace import trace_block
 from probe.capture import Progress, prepare
 from probe.cases import case_of
 from probe.errors import ModelError
 from probe.labels import Layer
 from probe.models import LoadedModel
 from probe.routes import Route, batch_for, route_of
-from probe.walk_embedding import embedding_steps
-from probe.walk_output import closing_steps, mixed_steps, written_step
-from probe.walk_projections import projection_steps, read_step, state_step
-from probe.walk_scores import weight_steps
-from probe.way import PositionKind, Step, Way
+from probe.walking.algebra import BOUND, Floats
+from probe.walking.blocktrace import trace_block
+from probe.walking.embedding import embedding_steps
+from probe.walking.output import closing_steps, mixed_steps, written_step
+from probe.walking.projections import projection_steps, read_step, state_step
+from probe.walking.scores import weight_steps
+from probe.walking.way import PositionKind, Step, Way
 
 LONGEST = 512  # tokens
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 
-from probe.algebra import Floats, agrees
-from probe.blocktrace import ModuleCall
-from probe.modulemath import by_formula, is_linear, matrix_of, same, through
-from probe.way import Way
+from probe.walking.algebra import Floats, agrees
+from probe.walking.blocktrace import ModuleCall
+from probe.walking.modulemath import by_formula, is_linear, matrix_of, same, through
+from probe.walking.way import Way
 
 
 def mixed_steps(way: Way, rows: Floats) -> None:

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from probe import algebra
-from probe.algebra import Floats, agrees
-from probe.blocktrace import ModuleCall
-from probe.modulemath import by_formula, is_linear, same, through
-from probe.walk_embedding import first_state
-from probe.way import Way
+from probe.walking import algebra
+from probe.walking.algebra import Floats, agrees
+from probe.walking.blocktrace import ModuleCall
+from probe.walking.embedding import first_state
+from probe.walking.modulemath import by_formula, is_linear, same, through
+from probe.walking.way import Way
 
 
 def state_step(way: Way) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 
 from probe.messages import Language, message
 from probe.report import Section, StepBlock, Table, Vector, percent, render_report
-from probe.walk_formulas import formula_of
+from probe.walking.formulas import formula_of
 from probe.worked import (
     Example,
     attention_step,
@@ -21,8 +21,8 @@ from probe.worked import (
 )
 
 if TYPE_CHECKING:
-    from probe.walk import Walk
-    from probe.way import Step
+    from probe.walking.walk import Walk
+    from probe.walking.way import Step
 
 REAL_HEADS = 4
 GROWTH_DIMS = (4, 16, 64, 256, 1024)

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from probe import algebra
-from probe.algebra import Floats, agrees
-from probe.blocktrace import ModuleCall
+from probe.walking import algebra
+from probe.walking.algebra import Floats, agrees
+from probe.walking.blocktrace import ModuleCall
 
 
 def by_formula(call: ModuleCall) -> tuple[str, Any]:
