@@ -205,7 +205,7 @@ def test_rotations_keep_lengths_and_turn_by_the_difference_of_places() -> None:
     for place in (2, 5, 7, 10):
         for name, x in (("q", query), ("k", key)):
             forms = algebra.rotation_forms(x, np.cos(angles[place : place + 1]), np.sin(angles[place : place + 1]))
-            turned[name, place] = dict(forms)
+            turned[name, place] = {turn.form: turn.turned for turn in forms}
     for form in ("halves_all", "neighbours_all"):
         near = [(turned["q", a][form] * turned["k", b][form]).sum() for a, b in ((5, 2), (10, 7))]
         assert near[0] == pytest.approx(near[1])

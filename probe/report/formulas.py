@@ -140,4 +140,4 @@ def _leaf(part: Part) -> Formula:
         return part
     if part.replace(".", "", 1).replace(" ", "").isdigit():
         return Formula(tag="mn", text=part)
-    return Formula(tag="mi" if part.isalnum() else "mo", text=part)
+    return Formula(tag="mi" if part.rstrip("′").isalnum() else "mo", text=part)

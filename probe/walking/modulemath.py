@@ -59,6 +59,15 @@ def matrix_of(module: Any, width: int) -> tuple[Floats, Floats]:
     return weight, np.zeros(len(weight)) if bias is None else bias
 
 
+def terms_of(module: Any) -> tuple[str, ...]:
+    """Which learned parts a norm (scale, shift) or a linear map (bias) has beside what its formula always holds."""
+    bias = getattr(getattr(module, "base_layer", module), "bias", None)
+    if is_linear(module):
+        return () if bias is None else ("bias",)
+    learned = (("scale", getattr(module, "weight", None)), ("shift", bias))
+    return tuple(name for name, numbers in learned if numbers is not None)
+
+
 def is_linear(module: Any) -> bool:
     """Whether a module is a linear map, whatever adapter stands around it."""
     base = getattr(module, "base_layer", None)

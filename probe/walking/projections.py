@@ -8,10 +8,11 @@ import numpy as np
 
 from probe.walking import algebra
 from probe.walking.algebra import Floats, agrees
-from probe.walking.blocktrace import ModuleCall
 from probe.walking.embedding import first_state
-from probe.walking.modulemath import by_formula, is_linear, same, through
+from probe.walking.modulemath import by_formula, is_linear, same, terms_of, through
 from probe.walking.way import Way
+
+ANGLE_ROWS = ("cos θ_i", "sin θ_i")
 
 
 def state_step(way: Way) -> Any:
@@ -33,7 +34,8 @@ def read_step(way: Way, state: Any) -> Any:
     for call in way.trace.calls:
         if call.given and call.result is not None and same(call.given[0], state) and same(call.result, source):
             form, ours = by_formula(call)
-            way.add("read", None if ours is None else way.at(ours), way.at(source), form=form)
+            row = None if ours is None else way.at(ours)
+            way.add("read", row, way.at(source), form=form, terms=terms_of(call.module), facts={"d": state.shape[-1]})
             return source
     way.add("read", None, way.at(source), missing="other_norm")
     return source
@@ -50,16 +52,41 @@ def projection_steps(way: Way, source: Any) -> None:
         if found is None:
             way.add(name, None, own[head, kept], rows=rows, missing="other_projection")
             continue
-        way.add(name, found.ours[head, kept], found.raw[head, kept], rows=rows, form=found.layout)
+        facts = {"d": own.shape[-1], "width": found.width}
+        ours, raw = found.ours[head, kept], found.raw[head, kept]
+        way.add(name, ours, raw, rows=rows, form=found.layout, terms=found.terms, facts=facts)
         if found.normed is not None:
-            form, ours, result = found.normed
-            way.add(f"{name}_normed", ours[head, kept], result[head, kept], rows=rows, form=form)
-        if found.turn:
-            step = f"{name}_scaled" if found.cos is None else f"{name}_turned"
-            way.add(step, found.turned[head, kept], own[head, kept], rows=rows, form=found.turn)
-        if found.cos is not None and part == 0:
-            way.position = "rotary"
-            _angles(way, found)
+            form, terms, ours, result = found.normed
+            shown = (ours[head, kept], result[head, kept])
+            way.add(f"{name}_normed", *shown, rows=rows, form=form, terms=terms, facts=facts)
+        if found.scaled:
+            way.add(f"{name}_scaled", found.turned[head, kept], own[head, kept], rows=rows, form="early", facts=facts)
+        if found.turn is not None:
+            if part == 0:
+                way.position = "rotary"
+                _angles(way, found.turn)
+            facts = _turn_facts(way, found, head)
+            turned = found.turned[head, kept]
+            way.add(f"{name}_turned", turned, own[head, kept], rows=rows, form=found.turn.form, facts=facts)
+
+
+def _turn_facts(way: Way, found: "_Projected", head: int) -> dict[str, str | int]:
+    """The word's first pair of numbers before and after its turn, written so that they can be worked by hand."""
+    assert found.turn is not None
+    turn, place = found.turn, way.target
+    (first, second), (first_after, second_after) = turn.first_pair
+    before, after = found.before[head, place], found.turned[head, place]
+    numbers = {
+        "one": before[first], "other": before[second], "cos": turn.cos[place, 0], "sin": turn.sin[place, 0],
+        "new_one": after[first_after], "new_other": after[second_after],
+    }  # fmt: skip
+    written = {name: f"{number:.4f}".replace("-", "−") for name, number in numbers.items()}
+    for name in ("one", "other", "cos", "sin"):  # these stand behind a sign
+        written[name] = f"({written[name]})" if written[name].startswith("−") else written[name]
+    return {
+        **written, "first": first, "second": second, "first_after": first_after, "second_after": second_after,
+        "half": turn.cos.shape[-1], "d": 2 * turn.cos.shape[-1], "dim": len(before), "start": turn.start,
+    }  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -67,12 +94,15 @@ class _Projected:
     """How one of query, key and value came about, [head, token, dim]."""
 
     layout: str
+    width: int  # how many numbers the map was given
+    terms: tuple[str, ...]
     ours: Floats
     raw: Any
-    normed: tuple[str, Floats, Any] | None = None
-    turn: str = ""
-    turned: Any = None
-    cos: Any = None
+    normed: tuple[str, tuple[str, ...], Floats, Any] | None  # form, terms, ours, own
+    before: Any  # what was turned or scaled
+    scaled: bool
+    turn: algebra.Turn | None
+    turned: Any
 
 
 def _projected(way: Way, own: Any, part: int, source: Any) -> _Projected | None:
@@ -91,29 +121,29 @@ def _projected(way: Way, own: Any, part: int, source: Any) -> _Projected | None:
         )  # fmt: skip
         for layout, columns in layouts:
             raw = call.result.reshape(way.count, -1)[:, columns].transpose(1, 0, 2)  # [head, token, dim]
-            for normed in (None, *_normed(way, call, raw)):
-                before = raw if normed is None else normed[2]
-                for turn, turned, cos in _turns(before, tables):
+            for normed in (None, *_normed(way, raw)):
+                before = raw if normed is None else normed[3]
+                for scaled, turn, turned in _turns(before, tables):
                     if agrees(turned, own):
-                        ours = through(call, columns)
-                        form = layout if source is not None and same(call.given[0], source) else "through_smaller"
+                        direct = source is not None and same(call.given[0], source)
                         return _Projected(
-                            layout=form, ours=ours, raw=raw, normed=normed, turn=turn, turned=turned, cos=cos
-                        )
+                            layout=layout if direct else "through_smaller", width=call.given[0].shape[-1],
+                            terms=terms_of(call.module), ours=through(call, columns), raw=raw, normed=normed,
+                            before=before, scaled=scaled, turn=turn, turned=turned,
+                        )  # fmt: skip
     return None
 
 
-def _turns(x: Any, tables: list[tuple[Floats, Floats]]) -> Iterator[tuple[str, Any, Any]]:
-    yield "", x, None
-    for factor in (x.shape[-1] ** -0.5,):
-        yield "scaled_before", x * factor, None
+def _turns(x: Any, tables: list[tuple[Floats, Floats]]) -> Iterator[tuple[bool, algebra.Turn | None, Any]]:
+    """What may be done to a projection before it is used: (scaled, turn, result)."""
+    yield False, None, x
+    yield True, None, x * x.shape[-1] ** -0.5
     for cos, sin in tables:
-        for form, turned in algebra.rotation_forms(x, cos, sin):
-            yield form, turned, cos
+        yield from ((False, turn, turn.turned) for turn in algebra.rotation_forms(x, cos, sin))
 
 
-def _normed(way: Way, map_call: ModuleCall, raw: Any) -> Iterator[tuple[str, Floats, Any]]:
-    """Norms that were given this projection, over each head or over all heads at once: (form, ours, own)."""
+def _normed(way: Way, raw: Any) -> Iterator[tuple[str, tuple[str, ...], Floats, Any]]:
+    """Norms that were given this projection, over each head or over all heads at once: (form, terms, ours, own)."""
     heads, count, dim = raw.shape
     flat = raw.transpose(1, 0, 2)
     for call in way.trace.calls:
@@ -126,21 +156,22 @@ def _normed(way: Way, map_call: ModuleCall, raw: Any) -> Iterator[tuple[str, Flo
         if ours is None or call.result.size != raw.size or form == "same":
             continue
         shape = (count, heads, dim) if by_token else (heads, count, dim)
-        turned = [part.reshape(shape) for part in (ours, call.result)]
-        yield (form, *((part.transpose(1, 0, 2) if by_token else part) for part in turned))  # type: ignore[misc]
+        whole = [part.reshape(shape) for part in (ours, call.result)]
+        ours, own = (part.transpose(1, 0, 2) if by_token else part for part in whole)
+        yield form, terms_of(call.module), ours, own
 
 
-def _angles(way: Way, found: _Projected) -> None:
-    """The cosines of the target's angles against the formula, with each base that the configuration names."""
-    width = found.cos.shape[1]
+def _angles(way: Way, turn: algebra.Turn) -> None:
+    """Cosines and sines of the word's angles against the formula, with each base that the configuration names."""
+    own = np.stack([way.at(turn.cos), way.at(turn.sin)])
+    facts: dict[str, str | int] = {"t": way.target, "d": 2 * own.shape[1]}
     for base in _bases(way.loaded.backbone.config):
-        for pairs in {width, width // 2}:
-            angles = algebra.angles_by_formula(way.count, pairs, base)
-            for form in (angles, np.concatenate([angles, angles], axis=1), np.repeat(angles, 2, axis=1)):
-                if agrees(np.cos(form), found.cos):
-                    way.add("angles", way.at(np.cos(form)), way.at(found.cos), form="by_base", detail=f"{base:g}")
-                    return
-    way.add("angles", None, way.at(found.cos), missing="other_angles")
+        angles = way.at(algebra.angles_by_formula(way.count, own.shape[1], base))
+        ours = np.stack([np.cos(angles), np.sin(angles)])
+        if agrees(ours, own):
+            way.add("angles", ours, own, rows=ANGLE_ROWS, form="by_base", facts={**facts, "base": f"{base:g}"})
+            return
+    way.add("angles", None, own, rows=ANGLE_ROWS, missing="other_angles")
 
 
 def _bases(config: Any) -> list[float]:

@@ -1,15 +1,15 @@
 """The walk as a page: the textbook example, the same steps in a real model, and the questions that both raise."""
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from probe.messages import Language, message
+from probe.messages import MESSAGES, Language, message
 from probe.report import Section, StepBlock, Table, Vector, percent, render_report
-from probe.walking.formulas import formula_of
+from probe.walking.formulas import Formulas, formulas_of
 from probe.worked import (
     Example,
     attention_step,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 REAL_HEADS = 4
 GROWTH_DIMS = (4, 16, 64, 256, 1024)
 DRAWS = 400
-_MOST_ROWS = 12  # tokens or heads of one step
+MOST_ROWS = 12  # tokens or heads of one step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +38,15 @@ class _Voice:
 
     def say(self, key: str, /, **values: object) -> str:
         return message(f"walk.{key}", self.language, **values)
+
+    def joined(self, sentences: Iterable[str]) -> str:
+        """Sentences one after the other, in Chinese without blanks."""
+        return ("" if self.language == "zh" else " ").join(sentences)
+
+    def say_of(self, key: str, facts: Mapping[str, str | int]) -> str:
+        """A string filled in with those of a step's numbers that it wants."""
+        wanted = MESSAGES[f"walk.{key}"].placeholders(self.language)
+        return self.say(key, **{name: facts[name] for name in wanted})
 
 
 def example_steps(language: Language) -> tuple[StepBlock, ...]:
@@ -77,18 +86,26 @@ def real_heads(walk: "Walk", language: Language) -> StepBlock:
         for head in range(first, min(walk.heads, first + REAL_HEADS))
     ]
     title = voice.say("heads_real", model=walk.model, layer=walk.layer.index, token=_token(walk))
-    return StepBlock(title=title, vectors=tuple(vectors))
+    chosen = voice.say("heads_chosen", shown=len(vectors), count=walk.heads, head=walk.head)
+    return StepBlock(title=title, text=(chosen,) if len(vectors) < walk.heads else (), vectors=tuple(vectors))
 
 
 def walk_steps(walk: "Walk", language: Language) -> tuple[StepBlock, ...]:
     """Give a real model's steps, each beside the model's own number, or with the reason why there is none."""
     voice = _Voice(language=language)
-    tokens = voice.say("tokens_text", count=len(walk.tokens), token=_token(walk))
-    first = StepBlock(
-        title=voice.say("tokens"),
-        text=(tokens, " · ".join(_columns(walk)), voice.say(f"kind_{walk.position}")),
-    )
-    return (first, *(_block(voice, walk, step) for step in walk.steps))
+    text = (_tokens_text(voice, walk), " · ".join(_columns(walk)), voice.say(f"kind_{walk.position}"))
+    return (StepBlock(title=voice.say("tokens"), text=text), *(_block(voice, walk, step) for step in walk.steps))
+
+
+def _tokens_text(voice: _Voice, walk: "Walk") -> str:
+    """How many tokens there are, which is followed, and how far that one is the word that was asked for."""
+    said = [voice.say("tokens_text", count=len(walk.tokens), token=_token(walk), place=walk.target)]
+    if len(walk.places) > 1:
+        tokens = " · ".join(_columns(walk)[place] for place in walk.places)
+        said.append(voice.say("tokens_several", word=walk.word, count=len(walk.places), tokens=tokens))
+    if walk.covers.strip() != walk.word.strip():
+        said.append(voice.say("tokens_wider", word=walk.word, covers=walk.covers.strip()))
+    return voice.joined(said)
 
 
 def walk_sections(walk: "Walk", language: Language) -> tuple[Section, ...]:
@@ -110,10 +127,19 @@ def walk_sections(walk: "Walk", language: Language) -> tuple[Section, ...]:
     heads = Section(
         key="heads",
         title=voice.say("heads"),
-        text=(voice.say("heads_text", model=walk.model, layer=walk.layer.index),),
+        text=(voice.say("heads_text", model=walk.model, layer=walk.layer.index), _width_text(voice, walk)),
         steps=(example_heads(language), real_heads(walk, language)),
     )
     return (example, real, heads, growth_section(language), *_single_section(voice, walk))
+
+
+def _width_text(voice: _Voice, walk: "Walk") -> str:
+    """Whether this model's heads share its width evenly, from its own numbers."""
+    product = walk.heads * walk.head_size
+    numbers = {"model": walk.model, "heads": walk.heads, "size": walk.head_size, "product": product}
+    if product == walk.width:
+        return voice.say("heads_width_same", **numbers)
+    return voice.say("heads_width_other", width=walk.width, **numbers)
 
 
 def example_text() -> str:
@@ -156,10 +182,22 @@ def provenance(walk: "Walk", language: Language) -> tuple[tuple[str, str], ...]:
 def real_summary(walk: "Walk", language: Language) -> str:
     """Give the walk in one sentence: where it goes, and how many steps came out equal."""
     counted = [step for step in walk.steps if step.form != "given"]
-    return _Voice(language=language).say(
+    voice = _Voice(language=language)
+    said = voice.say(
         "real_text", token=_token(walk), layer=walk.layer.index, head=walk.head, text=walk.text,
-        equal=len(walk.equal), count=len(counted), listed=len(walk.listed),
+        equal=len(walk.equal), count=len(counted),
     )  # fmt: skip
+    return voice.joined([said, voice.say("real_listed", listed=len(walk.listed))] if walk.listed else [said])
+
+
+def real_place(walk: "Walk", language: Language, *, by_default: bool) -> str:
+    """Give model, layer and head in one line; by_default: nobody asked for this model."""
+    voice = _Voice(language=language)
+    place = voice.say(
+        "place_real", model=walk.model, layer=walk.layer.index, layers=walk.depth[-1] + 1, head=walk.head,
+        heads=walk.heads,
+    )  # fmt: skip
+    return f"{place}\n{voice.say('place_default_model', model=walk.model)}" if by_default else place
 
 
 def growth_section(language: Language) -> Section:
@@ -192,7 +230,7 @@ def _position_blocks(voice: _Voice, example: Example) -> Iterator[StepBlock]:
     yield StepBlock(
         title=voice.say("position"),
         text=(voice.say("position_text"),),
-        formula=formula_of("added", ""),
+        formulas=formulas_of("added"),
         vectors=(
             Vector(label=voice.say("embedding_row"), values=example.embedding, decimals=1),
             Vector(label=voice.say("position_row"), values=example.position, decimals=1),
@@ -202,7 +240,7 @@ def _position_blocks(voice: _Voice, example: Example) -> Iterator[StepBlock]:
     yield StepBlock(
         title=voice.say("sinusoidal"),
         text=(voice.say("sinusoidal_text"),),
-        formula=formula_of("position_row", "sinusoidal"),
+        formulas=formulas_of("position_row", "sinusoidal"),
         vectors=(
             *(Vector(label=voice.say("position_of", number=n), values=row) for n, row in enumerate(rows)),
             Vector(label=voice.say("sum_true"), values=example.embedding + rows[example.target], marked=True),
@@ -216,7 +254,7 @@ def _attention_blocks(voice: _Voice, example: Example) -> Iterator[StepBlock]:
     yield StepBlock(
         title=voice.say("given"),
         text=(voice.say("given_text"),),
-        formula=formula_of("query", ""),
+        formulas=formulas_of("given"),
         vectors=(
             Vector(label=voice.say("query_of", token=word), values=example.query, decimals=1, marked=True),
             *(Vector(label=voice.say("key_of", token=t), values=k, decimals=1)
@@ -238,13 +276,13 @@ def _attention_blocks(voice: _Voice, example: Example) -> Iterator[StepBlock]:
         yield StepBlock(
             title=voice.say(f"ex_{name}"),
             text=(voice.say(f"ex_{name}_text", **more),),
-            formula=formula_of(name, ""),
+            formulas=formulas_of(name),
             vectors=(vector,),
         )
     yield StepBlock(
         title=voice.say("ex_output"),
         text=(voice.say("ex_output_text"),),
-        formula=formula_of("mixed", ""),
+        formulas=formulas_of("mixed"),
         vectors=(
             Vector(label=voice.say("rounded"), values=found.weights.round(3) @ example.values),
             Vector(label=voice.say("unrounded"), values=found.output, decimals=5, marked=True),
@@ -253,16 +291,40 @@ def _attention_blocks(voice: _Voice, example: Example) -> Iterator[StepBlock]:
 
 
 def _block(voice: _Voice, walk: "Walk", step: "Step") -> StepBlock:
-    described = [voice.say(f"form_{step.form}")] if step.form else []
-    text = " ".join([*described, step.detail]).strip()
+    formulas = formulas_of(step.name, step.form, step.terms) if step.ours is not None else ()
+    shown = tuple(_vectors(voice, walk, step))
+    text = (voice.say_of(_why(step.name), step.facts), voice.joined(_details(voice, step, formulas, len(shown))))
     return StepBlock(
         title=voice.say(f"step_{step.name}"),
-        text=(text,) if text else (),
-        formula=formula_of(step.name, step.form),
-        vectors=tuple(_vectors(voice, walk, step)),
+        text=tuple(paragraph for paragraph in text if paragraph),
+        formulas=formulas,
+        vectors=shown,
         verdict=verdict_of(step, voice.language),
         passed=None if step.missing or step.form == "given" else True,
     )
+
+
+def _why(name: str) -> str:
+    """The string that says why a step is there; queries, keys and values are normed and turned for one reason."""
+    part, _, done = name.partition("_")
+    if part in ("query", "key", "value") and done:
+        return f"why_{done}_early" if done == "scaled" else f"why_{done}"
+    return f"why_{name}"
+
+
+def _details(voice: _Voice, step: "Step", formulas: Formulas, shown: int) -> Iterator[str]:
+    """What the family's form is, and every sign of the formula that has not been explained."""
+    if step.form and step.form != "given" and not step.missing:
+        yield voice.say_of(f"form_{step.form}", step.facts)
+    if step.name.endswith("_turned") and step.name.startswith("query") and not step.missing:
+        yield voice.say_of("turn_worked", step.facts)
+    for term in ("bias", "sink"):
+        if term in step.terms and formulas:
+            yield voice.say(f"with_{term}")
+    if any(part.text == "←" for formula in formulas for part in formula.parts):
+        yield voice.say("arrow")
+    if step.numbers is not None and shown < len(step.numbers) and len(step.numbers) > MOST_ROWS:
+        yield voice.say("rows_shown", shown=shown, count=len(step.numbers))
 
 
 def verdict_of(step: "Step", language: Language) -> str:
@@ -289,23 +351,26 @@ def _vectors(voice: _Voice, walk: "Walk", step: "Step") -> Iterator[Vector]:
     numbers = step.numbers
     if numbers is None:
         return
+    followed = walk.head if step.name == "heads" else walk.target
     names = step.rows or (_token(walk),)
     if step.name == "heads":
         names = tuple(voice.say("head_row", number=number) for number in names)
     sides = (("by_formula", step.ours), ("in_model", step.own))
     pairs = [(voice.say(key), part[0]) for key, part in sides if part is not None]
     if len(numbers) > 1 or step.form == "given":
-        pairs = list(zip(names, numbers[:_MOST_ROWS], strict=False))
+        last = min(followed, len(numbers) - 1)
+        kept = sorted({*range(min(len(numbers), MOST_ROWS) - 1), max(last, min(len(numbers), MOST_ROWS) - 1)})
+        pairs = [(names[place], numbers[place]) for place in kept]
     shares = step.name in ("weights", "mask", "sink")
     columns = _columns(walk) if step.columns else ()
-    for place, (label, values) in enumerate(pairs):
+    for label, values in pairs:
         yield Vector(
             label=label,
             values=values,
             columns=columns if len(columns) <= 16 else (),
             decimals=0 if step.name == "mask" else 4,
             shares=shares,
-            marked=len(numbers) > 1 and place == (walk.head if step.name == "heads" else walk.target),
+            marked=len(numbers) > 1 and len(names) > followed and label == names[followed],
         )
 
 

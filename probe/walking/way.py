@@ -1,5 +1,6 @@
 """One step of the walk, and the way so far: what has been found, and where to look for the next."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -26,7 +27,8 @@ class Step:
     rows: tuple[str, ...] = ()  # what each row belongs to, tokens or heads
     columns: tuple[str, ...] = ()  # what each number belongs to, where it is a token
     form: str = ""  # which form of the formula the family has
-    detail: str = ""  # its number: a scale, a base
+    terms: tuple[str, ...] = ()  # parts that its formula has in this family: a bias, each row that is added
+    facts: Mapping[str, str | int] = field(default_factory=dict)  # its own numbers: a scale, a base, how many
     missing: str = ""  # why the family does not expose it
 
     @property
