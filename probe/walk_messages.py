@@ -7,7 +7,7 @@ WALK: dict[str, tuple[str, str]] = {
         "The textbook example to the digit, then the same steps in {model}",
         "课本例子，算到每一位；再看 {model} 的同样步骤",
     ),
-    "strip": ("first {shown} of {dims}, length {length}", "共 {dims} 维，显示前 {shown} 维；长度 {length}"),
+    "strip": ("first {shown} of {dims}, length {length}", "前 {shown} 维（共 {dims}），长度 {length}"),
     "strip_whole": ("{dims} numbers, length {length}", "共 {dims} 维；长度 {length}"),
     "by_formula": ("by the formula", "按公式"),
     "in_model": ("in the model", "模型里"),
@@ -143,8 +143,12 @@ WALK: dict[str, tuple[str, str]] = {
         "这一模型族不给出的有 {listed} 步，各附原因。",
     ),
     "place_real": (
-        "{model} · layer {layer} of {layers} (counted from 0) · head {head} of {heads} (counted from 0)",
-        "{model} · 第 {layer} 层（从 0 数起，共 {layers} 层）· 头 {head}（从 0 数起，共 {heads} 个）",
+        "{model} · layer {layer} · head {head} (counted from 0: layers 0 to {last_layer}, heads 0 to {last_head})",
+        "{model} · 第 {layer} 层 · 第 {head} 个头（都从 0 数起：层 0 到 {last_layer}，头 0 到 {last_head}）",
+    ),
+    "example_first": (
+        "First the textbook example, then {place}",
+        "先是课本例子，再是 {place}",
     ),
     "place_default_model": (
         "{model} is the default model; --model takes another.",
@@ -199,6 +203,10 @@ WALK: dict[str, tuple[str, str]] = {
     "arrow": (
         "← : from here on the letter stands for the new numbers.",
         "←：从这里起，这个字母代表新的数。",
+    ),
+    "as_before": (
+        "Explained in step {number}.",
+        "解释见第 {number} 步。",
     ),
     "verdict_equal": ("largest gap to the model's own {gap}", "与模型自己的数最大相差 {gap}"),
     "verdict_given": ("the model's own numbers, taken as they are", "模型自己的数，原样取用"),
@@ -437,12 +445,12 @@ WALK: dict[str, tuple[str, str]] = {
         "看得见的词元 M 为 0，看不见的为 −∞。这个词元什么都看得见，所以分数不变。",
     ),
     "form_two": (
-        "A sum of two.",
-        "两项之和。",
+        "What was known so far, and f.",
+        "已知的，加上 f。",
     ),
     "form_three": (
-        "A sum of three: attention and the feed-forward network write side by side.",
-        "三项之和：注意力与前馈网络并行写入。",
+        "x, what attention wrote (y), and f: in this family both write side by side.",
+        "x，注意力写入的 y，再加 f：这一族里两者并行写入。",
     ),
     "with_bias": (
         "b is a learned vector that is added.",
@@ -534,7 +542,7 @@ WALK: dict[str, tuple[str, str]] = {
         "两个词相隔多远，分数就相应加减多少。",
     ),
     "why_mask": (
-        "The mask M says which tokens this one may look at. Who writes from left to right must not see what comes later.",
+        "The mask M says which tokens this one may look at. A model that writes from left to right must not see what comes later.",
         "掩码 M 说明这个词元可以看哪些词元。从左往右写的模型，不许看后面的。",
     ),
     "why_masked": (

@@ -135,7 +135,8 @@ def walk(
     word = _word_to_follow(words, target)
     case_of(words, target=word, occurrence=occurrence)  # refused before a model is loaded
     loaded = load(model or DEFAULT_MODEL, device=device, dtype="float32", revision=revision, code=trust_remote_code)
-    from probe.walking.story import page_of_walk, real_heads, real_place, real_summary, walk_steps
+    from probe.walking.blocks import walk_steps
+    from probe.walking.story import example_first, page_of_walk, real_heads, real_place, real_summary
     from probe.walking.walk import walk as follow
 
     with show_progress(patient=True) as progress:
@@ -148,6 +149,7 @@ def walk(
 
         write_whole(out, page_of_walk(found, language).encode(), what="the page")
     if example:
+        print(example_first(found, language), end="\n\n")
         print_steps(console, lines_of(steps, language))
     print(real_place(found, language, by_default=model is None), end="\n\n")
     print_steps(console, lines_of((*walk_steps(found, language), real_heads(found, language)), language))
@@ -161,5 +163,5 @@ def _word_to_follow(text: str, target: str | None) -> str:
     if target is not None:
         return target
     if EXAMPLE_WORD not in text:
-        raise CijingError(f"no word to follow in {text!r}: give one of its words with --target WORD")
+        raise CijingError(f"no target is given for {text!r}: name the word to follow with --target WORD")
     return EXAMPLE_WORD

@@ -87,7 +87,7 @@ def _row(vector: Vector, largest: float) -> Row:
         strip=tuple(colours) if lengthy else (),
         dims=len(vector.values),
         length=f"{np.linalg.norm(finite):.4g}",
-        width=6 * len(colours) - 1,
+        width=5 * len(colours) - 1,
         marked=vector.marked,
     )
 

@@ -1,5 +1,7 @@
 """The formulas of each step of the walk, one a line, with exactly the parts that a family has."""
 
+from collections.abc import Callable
+
 from probe.report.formulas import Formula, named, over, power, root, row, sub, times, total
 
 Formulas = tuple[Formula, ...]
@@ -88,7 +90,7 @@ def _sines(sine_at: Formula, cosine_at: Formula) -> Formulas:
     return tuple(row(sub("p", row("t", ",", place)), "=", named(name, rate)) for name, place in places)
 
 
-_WITH_TERMS = {
+_WITH_TERMS: dict[str, Callable[[tuple[str, ...]], Formula]] = {
     "position_row": lambda terms: row(sub("p", "t"), "=", "P", "[", "t", *("+" if terms else ""), *terms, "]"),
     "segment_row": lambda terms: row(sub("g", "t"), "=", "G", "[", *terms, "]"),
     "other_row": lambda terms: row(sub("n", "t"), "=", "N", "[", *terms, "]"),

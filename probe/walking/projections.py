@@ -169,7 +169,7 @@ def _angles(way: Way, turn: algebra.Turn) -> None:
         angles = way.at(algebra.angles_by_formula(way.count, own.shape[1], base))
         ours = np.stack([np.cos(angles), np.sin(angles)])
         if agrees(ours, own):
-            way.add("angles", ours, own, rows=ANGLE_ROWS, form="by_base", facts={**facts, "base": f"{base:g}"})
+            way.add("angles", ours, own, rows=ANGLE_ROWS, form="by_base", facts={**facts, "base": f"{base:.10g}"})
             return
     way.add("angles", None, own, rows=ANGLE_ROWS, missing="other_angles")
 
