@@ -40,10 +40,10 @@ if TYPE_CHECKING:
     from probe.spans import Span, TokenMap, labels_of, merge_rows, tokenize, tokens_of, words_of
     from probe.stats import bootstrap
     from probe.study import run_report
-    from probe.walk import Walk
-    from probe.walk import walk as walk_through
-    from probe.walk_story import page_of_walk, walk_sections
-    from probe.way import Step
+    from probe.walking.story import page_of_walk, walk_sections
+    from probe.walking.walk import Walk
+    from probe.walking.walk import walk as walk_through
+    from probe.walking.way import Step
     from probe.worked import (
         AttentionStep,
         attention_step,
@@ -116,9 +116,9 @@ _NAMES_OF = {
     "spans": ("Span", "TokenMap", "labels_of", "merge_rows", "tokenize", "tokens_of", "words_of"),
     "stats": ("bootstrap",),
     "study": ("run_report",),
-    "walk": ("Walk", "walk_through"),
-    "walk_story": ("page_of_walk", "walk_sections"),
-    "way": ("Step",),
+    "walking.story": ("page_of_walk", "walk_sections"),
+    "walking.walk": ("Walk", "walk_through"),
+    "walking.way": ("Step",),
     "worked": (
         "AttentionStep",
         "attention_step",

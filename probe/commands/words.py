@@ -28,6 +28,8 @@ from probe.options import (
     picture_file,
 )
 
+EXAMPLE_WORD = "苹果"
+
 
 @contextmanager
 def _one_text() -> Iterator[None]:
@@ -118,23 +120,24 @@ def walk(
 ) -> None:
     """Follow attention step by step. Without options the textbook example; with a text or a model, a real layer."""
     from probe.terminal import open_console, print_steps, show_progress
+    from probe.walking.lines import lines_of
+    from probe.walking.story import example_heads, example_steps, example_text
 
-    asked = (text, target, model, layer, head, revision, out)
-    if all(option is None for option in asked) and occurrence == 1:
-        from probe.walk_lines import lines_of
-        from probe.walk_story import example_heads, example_steps
-
-        print_steps(open_console(sys.stdout), lines_of((*example_steps(language), example_heads(language))))
+    console, example = open_console(sys.stdout), text is None and model is None
+    alone = all(option is None for option in (target, layer, head, revision, out)) and occurrence == 1
+    steps = (*example_steps(language), example_heads(language)) if example else ()
+    if example and alone:
+        print_steps(console, lines_of(steps, language))
         return
     from probe.cases import case_of
-    from probe.walk_story import example_text
 
-    words, word = text or example_text(), target or "苹果"
+    words = example_text() if text is None else text
+    word = _word_to_follow(words, target)
     case_of(words, target=word, occurrence=occurrence)  # refused before a model is loaded
     loaded = load(model or DEFAULT_MODEL, device=device, dtype="float32", revision=revision, code=trust_remote_code)
-    from probe.walk import walk as follow
-    from probe.walk_lines import lines_of
-    from probe.walk_story import page_of_walk, real_heads, real_summary, walk_steps
+    from probe.walking.blocks import walk_steps
+    from probe.walking.story import example_first, page_of_walk, real_heads, real_place, real_summary
+    from probe.walking.walk import walk as follow
 
     with show_progress(patient=True) as progress:
         found = follow(
@@ -145,7 +148,20 @@ def walk(
         from probe.captures import write_whole
 
         write_whole(out, page_of_walk(found, language).encode(), what="the page")
-    print_steps(open_console(sys.stdout), lines_of((*walk_steps(found, language), real_heads(found, language))))
+    if example:
+        print(example_first(found, language), end="\n\n")
+        print_steps(console, lines_of(steps, language))
+    print(real_place(found, language, by_default=model is None), end="\n\n")
+    print_steps(console, lines_of((*walk_steps(found, language), real_heads(found, language)), language))
     print(real_summary(found, language))
     if out:
         print(out)
+
+
+def _word_to_follow(text: str, target: str | None) -> str:
+    """The word asked for; without one the example's, where the text has it."""
+    if target is not None:
+        return target
+    if EXAMPLE_WORD not in text:
+        raise CijingError(f"no target is given for {text!r}: name the word to follow with --target WORD")
+    return EXAMPLE_WORD
