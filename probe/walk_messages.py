@@ -188,6 +188,10 @@ WALK: dict[str, tuple[str, str]] = {
         "The model has no token for {word} alone: what is followed belongs to {covers}.",
         "模型没有单独的“{word}”这个词元：跟踪的词元属于“{covers}”。",
     ),
+    "tokens_shown": (
+        "Where numbers stand under tokens, {shown} of the {count} are shown: the first, the word itself, and those to which this head gives most weight.",
+        "凡在词元下列数之处，共 {count} 个词元只列出 {shown} 个：首个、该词本身，以及这个头给权重最多的。",
+    ),
     "rows_shown": (
         "{shown} of {count} rows are shown.",
         "{count} 行中显示 {shown} 行。",

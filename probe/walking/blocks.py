@@ -4,6 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from probe.messages import MESSAGES, Language, message
 from probe.report import StepBlock, Vector
 from probe.walking.formulas import Formulas, formulas_of
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
 
 LONG = ("form_layer_norm", "form_rms_norm", "form_rms_norm_one", "why_turned", "why_normed")  # said once on a page
 MOST_ROWS = 12  # tokens or heads of one step
+MOST_COLUMNS = 16  # tokens beside each other
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +54,8 @@ def _tokens_text(voice: Voice, walk: "Walk") -> str:
     if len(walk.places) > 1:
         tokens = " · ".join(columns_of(walk)[place] for place in walk.places)
         said.append(voice.say("tokens_several", word=walk.word, count=len(walk.places), tokens=tokens))
+    if len(walk.tokens) > MOST_COLUMNS:
+        said.append(voice.say("tokens_shown", shown=MOST_COLUMNS, count=len(walk.tokens)))
     if walk.covers.strip() != walk.word.strip():
         said.append(voice.say("tokens_wider", word=walk.word, covers=walk.covers.strip()))
     return voice.joined(said)
@@ -135,16 +140,24 @@ def _vectors(voice: Voice, walk: "Walk", step: "Step") -> Iterator[Vector]:
         kept = sorted({*range(min(len(numbers), MOST_ROWS) - 1), max(last, min(len(numbers), MOST_ROWS) - 1)})
         pairs = [(names[place], numbers[place]) for place in kept]
     shares = step.name in ("weights", "mask", "sink")
-    columns = columns_of(walk) if step.columns else ()
+    tokens = list(tokens_shown(walk)) if step.columns else []
     for place, (label, values) in enumerate(pairs):
         yield Vector(
             label=label,
-            values=values,
-            columns=columns if len(columns) <= 16 else (),
+            values=values[tokens] if tokens else values,
+            columns=tuple(columns_of(walk)[token] for token in tokens),
             decimals=0 if step.name == "mask" else 4,
             shares=shares,
             marked=step.name != "angles" and len(kept) > 1 and kept[place] == followed,
         )
+
+
+def tokens_shown(walk: "Walk") -> tuple[int, ...]:
+    """Tokens that have a column: all of a short text; of a long one the first, the word, those with most weight."""
+    if len(walk.tokens) <= MOST_COLUMNS:
+        return tuple(range(len(walk.tokens)))
+    heaviest = np.argsort(-walk.rows[walk.head], kind="stable").tolist()
+    return tuple(sorted(list(dict.fromkeys([0, walk.target, *heaviest]))[:MOST_COLUMNS]))
 
 
 def token_of(walk: "Walk") -> str:

@@ -8,7 +8,7 @@ import numpy as np
 
 from probe.messages import Language, message
 from probe.report import Section, StepBlock, Table, Vector, percent, render_report
-from probe.walking.blocks import Voice, columns_of, token_of, walk_steps
+from probe.walking.blocks import Voice, columns_of, token_of, tokens_shown, walk_steps
 from probe.walking.formulas import formulas_of
 from probe.worked import (
     Example,
@@ -53,12 +53,12 @@ def example_heads(language: Language) -> StepBlock:
 def real_heads(walk: "Walk", language: Language) -> StepBlock:
     """Give up to four heads of the walk's layer, the asked one among them: weights on each token."""
     voice = Voice(language=language)
-    first = min(walk.head, max(0, walk.heads - REAL_HEADS))
+    first, shown = min(walk.head, max(0, walk.heads - REAL_HEADS)), list(tokens_shown(walk))
     vectors = [
         Vector(
             label=voice.say("head_row", number=head),
-            values=walk.rows[head],
-            columns=columns_of(walk),
+            values=walk.rows[head][shown],
+            columns=tuple(columns_of(walk)[place] for place in shown),
             shares=True,
             marked=head == walk.head,
         )
@@ -108,15 +108,15 @@ def example_text() -> str:
     return "".join(worked_example().tokens)
 
 
-def page_of_walk(walk: "Walk", language: Language) -> str:
-    """Give the whole page as one string."""
+def page_of_walk(walk: "Walk", language: Language, *, command: str = "") -> str:
+    """Give the whole page as one string; `command` is what made it, if it is more than the walk itself can tell."""
     title, subtitle = page_title(walk, language)
     return render_report(
         walk_sections(walk, language),
         title=title,
         subtitle=subtitle,
         language=language,
-        manifest_rows=provenance(walk, language),
+        manifest_rows=provenance(walk, language, command=command),
         made_note=message("walk.made_note", language),
     )
 
@@ -127,16 +127,16 @@ def page_title(walk: "Walk", language: Language) -> tuple[str, str]:
     return voice.say("title", text=walk.text), voice.say("subtitle", model=walk.model)
 
 
-def provenance(walk: "Walk", language: Language) -> tuple[tuple[str, str], ...]:
+def provenance(walk: "Walk", language: Language, *, command: str = "") -> tuple[tuple[str, str], ...]:
     """Give what the foot of the page says of how it was made."""
     voice = Voice(language=language)
     options = [("--model", walk.model), ("--layer", walk.layer.index), ("--head", walk.head), ("--target", walk.word)]
     options += [("--occurrence", walk.occurrence)] * (walk.occurrence > 1)
-    command = [walk.text, *(str(part) for option in options for part in option)]
+    parts = [walk.text, *(str(part) for option in options for part in option)]
     return (
         (voice.say("made_model"), walk.model),
         (voice.say("made_layer"), f"{walk.layer.index} ({walk.layer.module}), {walk.head}"),
-        (voice.say("made_command"), f"python -m probe walk {shlex.join(command)} --out walk.html"),
+        (voice.say("made_command"), command or f"python -m probe walk {shlex.join(parts)} --out walk.html"),
     )
 
 

@@ -15,6 +15,7 @@ import torch
 from probe.capture import Progress, prepare
 from probe.cases import case_of
 from probe.errors import ModelError
+from probe.given import callback, is_a, whole_number
 from probe.labels import Layer
 from probe.models import LoadedModel
 from probe.routes import Route, batch_for, route_of
@@ -83,6 +84,11 @@ def walk(
     progress counts three stages. Raises ModelError for a layer or head that is not there, for a model that is not
     float32 and for a family that cannot be followed, CasesError for a word that the text does not have.
     """
+    head = whole_number(head, "head", error=ModelError)
+    layer = None if layer is None else whole_number(layer, "layer", error=ModelError)
+    callback(progress, "progress", error=ModelError)
+    if route is not None:
+        is_a(route, Route, "route", wanted="what route_of(loaded) gives, or None", error=ModelError)
     (item,) = prepare(loaded, [case_of(text, target=target, occurrence=occurrence)], cut=cut_to_fit)
     if loaded.dtype != torch.float32:
         raise ModelError(f"{loaded.name} is {str(loaded.dtype).removeprefix('torch.')}: the walk compares in float32")
