@@ -25,6 +25,8 @@ from probe.messages import MESSAGES, Language, message
 from probe.report import Section, Table
 
 _SMALL_TABLE = (20, 7)  # rows and columns of a table that stands in the Markdown file as well
+_COLUMNS = ("claim", "verdict", "command", "statements")
+
 Models = Mapping[str, str]  # encoder, decoder -> name
 
 
@@ -39,7 +41,7 @@ def sections_of(
     """The page: all claims with their verdicts, then each with its statements, rules, watched cases and tables."""
     table = Table(
         caption=say("table_claims", language),
-        columns=tuple(say(f"col_{name}", language) for name in ("claim", "verdict", "command", "number")),
+        columns=tuple(say(f"col_{name}", language) for name in _COLUMNS),
         rows=tuple(_claim_row(finding, language) for finding in findings),
         source="tables/claims.csv",
         whole=True,
@@ -64,7 +66,7 @@ def counted(findings: Sequence[Finding], language: Language) -> str:
     count = Counter(finding.verdict for finding in findings)
     told = [verdict for verdict in get_args(Verdict) if verdict != "trial run" or count[verdict]]
     pieces = [say("count", language, n=count[verdict], verdict=_verdict(verdict, language)) for verdict in told]
-    return say("counts", language, counts=say("comma", language).join(pieces))
+    return say("counts", language, n=len(findings), counts=say("comma", language).join(pieces))
 
 
 def command_of(key: str) -> str:
@@ -76,7 +78,6 @@ def markdown(
     findings: Sequence[Finding], language: Language, *, command: str, models: Models, seed: int, quick: bool = False
 ) -> str:
     """The table of claims and each claim's statements as a Markdown file that ends with a line break."""
-    names = ("claim", "verdict", "command", "number")
     lines = [
         f"# {say('title', language)}",
         "",
@@ -87,7 +88,7 @@ def markdown(
         *_paragraphs(_summary(findings, language, quick=quick)),
         "",
         *_pipes(
-            [say(f"col_{name}", language) for name in names],
+            [say(f"col_{name}", language) for name in _COLUMNS],
             [_claim_row(finding, language, mark="`") for finding in findings],
         ),
     ]
@@ -160,7 +161,8 @@ def _claim_row(finding: Finding, language: Language, *, mark: str = "") -> tuple
 def _numbers(finding: Finding, language: Language) -> str:
     if not finding.deciding:
         return _why(finding, language)
-    return "\n".join(_numbered(finding, part, language) for part in finding.deciding)
+    mark = "• " if len(finding.deciding) > 1 else ""
+    return "\n".join(mark + _numbered(finding, part, language) for part in finding.deciding)
 
 
 def _numbered(finding: Finding, part: Part, language: Language) -> str:
@@ -224,7 +226,7 @@ def _parts_table(finding: Finding, language: Language) -> Table:
 def _part_row(finding: Finding, part: Part, language: Language) -> tuple[str, ...]:
     watched = (interval_text(one, part.unit, language) for one in (part.planted, part.nothing))
     bears = [] if part.bears == "for" else [say(part.bears, language)]
-    number = number_text(part.number, part.unit, language)
+    number = number_text(part.number, part.unit, language).replace("n = ", "n\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}")
     return (
         "\n".join([say(f"{finding.key}.{part.key}", language), *([part.model] if part.model else []), *bears]),
         rule_text(part.rule, part.unit, language),
@@ -240,6 +242,7 @@ def _grid_table(grid: Grid, language: Language) -> Table:
         caption=f"{caption} · {grid.model}" if grid.model else caption,
         columns=tuple(say(f"col_{name}", language) for name in grid.columns),
         rows=tuple(tuple(_cell(cell, language) for cell in row) for row in grid.rows),
+        whole=True,
     )
 
 

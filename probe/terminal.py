@@ -179,12 +179,15 @@ def show_progress(stream: TextIO | None = None, *, patient: bool = False) -> Ite
 
 
 def _squeezed(widths: Sequence[int], *, room: int, kept: int) -> list[int]:
-    """Widths that fit the room with gaps of two; the first `kept` columns stay, the others share what is left."""
-    rest = room - sum(widths[:kept]) - 2 * (len(widths) - 1)
-    wanted = sum(widths[kept:])
-    if wanted <= rest:
-        return list(widths)
-    return [*widths[:kept], *(max(_NARROWEST, width * rest // wanted) for width in widths[kept:])]
+    """Widths that fit the room with gaps of two: the first `kept` stay, narrow ones too, the widest share the rest."""
+    left = room - sum(widths[:kept]) - 2 * (len(widths) - 1)
+    squeezed = list(widths)
+    narrow_first = sorted(range(kept, len(widths)), key=lambda place: widths[place])
+    for number, place in enumerate(narrow_first):
+        share = max(left // (len(narrow_first) - number), _NARROWEST)
+        squeezed[place] = min(widths[place], share)
+        left -= squeezed[place]
+    return squeezed
 
 
 def _print_folded(console: Console, cells: Sequence[str], widths: Sequence[int], *, style: str = "") -> None:

@@ -1,6 +1,5 @@
 """Claims about vectors: neighbours in the embedding table, one row for every sense, contexts, what an output is."""
 
-from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -183,7 +182,7 @@ def planted_states(rows: Floats, senses: Sequence[str], *, seed: int) -> Floats:
 def contexts(bench: Bench) -> Finding:
     """Cosines of 苹果 between fruit and company sentences, raw and centred, and the article's own pair by layer.
 
-    Watched by the row of the table, which no context reaches, and by the states of two different words.
+    Watched by the row of the table, which no context reaches, and by the states of other words in the same sentences.
     """
     found, seed = bench.apple_states, bench.seed
     senses = np.array(found.senses)
@@ -202,7 +201,7 @@ def contexts(bench: Bench) -> Finding:
         nothing=mean_number(_cosines(row, row), units, seed=seed),
     )
     both = np.concatenate([fruit, company])
-    words, first = two_words(bench.word_states)
+    words = np.concatenate([fruit[:, -1], cue_states(found, "fruit")])
     order = rng.permutation(len(both))
     centred = Part(
         key="centred",
@@ -210,17 +209,20 @@ def contexts(bench: Bench) -> Finding:
         rule=more_than(0.2, refuted_below=0.05),
         unit="cosine",
         number=mean_number(_sense_gap(both[:, -1], len(fruit)), units, seed=seed),
-        planted=mean_number(_sense_gap(words, len(first)), first, seed=seed),
+        planted=mean_number(_sense_gap(words, len(fruit)), units, seed=seed),
         nothing=mean_number(_sense_gap(both[order, -1], len(fruit)), units, seed=seed),
     )
     return Finding(key="contexts", parts=(raw, centred), grids=(_pair_grid(bench, both),))
 
 
-def two_words(found: TargetStates) -> tuple[Floats, list[str]]:
-    """Last states of the two words with the most cases, [case, dim], and the units of the first one's, which lead."""
-    (one, _), (other, _) = Counter(found.words).most_common(2)
-    places = [[place for place, word in enumerate(found.words) if word == name] for name in (one, other)]
-    return found.states[places[0] + places[1], -1], [unit_of(found.items[place]) for place in places[0]]
+def cue_states(found: TargetStates, sense: str) -> Floats:
+    """Last states of the cue words in the cases of one sense, the mean over their tokens: [case, dim]."""
+    states = []
+    for one, own in zip(found.items, found.senses, strict=True):
+        if own == sense:
+            last = next(iter(one.states.values()))[-1]
+            states.append(last[[place for word in one.cues for place in word]].mean(0))
+    return np.array(states, dtype=np.float64)
 
 
 def _table_row(bench: Bench, found: TargetStates) -> Floats:

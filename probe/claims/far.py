@@ -178,14 +178,17 @@ def peak_depth(gaps: Floats, *, seed: int) -> Number:
 
 def _tables(bench: Bench, loaded: LoadedModel, found: _Far) -> list[Grid]:
     layers = found.by_layer.shape[1]
-    rows = []
+    cut, rows = [], []
     for layer in range(layers):
+        depth = (layer + 1) / layers
         effect = mean_number(found.by_layer[:, layer], found.layer_units, seed=bench.seed)
+        cut.append((depth, layer, effect.estimate, effect.low, effect.high))
         masses = [float(found.mass[place][:, layer].mean()) for place in PLACES]
         right = [float(np.mean(found.accuracy[place][:, layer + 1])) for place in PLACES]
-        rows.append(((layer + 1) / layers, layer, effect.estimate, effect.low, effect.high, *masses, *right))
-    columns = (
-        *("depth", "layer", "effect_gap", "low", "high", "mass_same", "mass_sentence", "mass_paragraph"),
-        *("right_same", "right_sentence", "right_paragraph"),
-    )
-    return [Grid(caption="far", model=loaded.name, columns=columns, rows=tuple(rows))]
+        rows.append((depth, layer, *masses, *right))
+    effects = ("depth", "layer", "effect_gap", "low", "high")
+    reading = ("mass_same", "mass_sentence", "mass_paragraph", "right_same", "right_sentence", "right_paragraph")
+    return [
+        Grid(caption="far", model=loaded.name, columns=effects, rows=tuple(cut)),
+        Grid(caption="far_rows", model=loaded.name, columns=("depth", "layer", *reading), rows=tuple(rows)),
+    ]
