@@ -265,7 +265,12 @@ def number_text(number: Number, unit: Unit, language: Language) -> str:
     """A number in its unit, with its interval and n, or with its range; an exact one alone."""
     text = interval_text(number, unit, language)
     if number.ranged:
-        return say("range_of", language, range=text, n=number.n)
+        alike = number.low == number.high
+        return (
+            say("all_alike", language, number=text, n=number.n)
+            if alike
+            else say("range_of", language, range=text, n=number.n)
+        )
     if math.isnan(number.low):
         return say("thin", language, number=text, n=number.n)
     return text if number.low == number.high and number.n <= 1 else say("of_n", language, number=text, n=number.n)
@@ -274,7 +279,7 @@ def number_text(number: Number, unit: Unit, language: Language) -> str:
 def interval_text(number: Number, unit: Unit, language: Language) -> str:
     """A number in its unit, with its interval where it has one."""
     estimate = value_text(number.estimate, unit)
-    if math.isnan(number.low) or number.low == number.high:
+    if math.isnan(number.low) or math.isclose(number.low, number.high):
         return estimate
     low, high = value_text(number.low, unit), value_text(number.high, unit)
     if number.ranged:

@@ -128,7 +128,7 @@ def test_numbers_and_rules_are_said_in_their_units():
     assert number_text(exact(-0.0001, n=4), "cosine", "en") == "0.00, n = 4"
     assert number_text(exact(0.0145), "share", "en") == "1.45 %"
     assert number_text(spread([0.0724, 0.376, 0.1]), "deviation", "en") == "0.0724 to 0.376 (range of 3)"
-    assert number_text(spread([1.0, 1.0]), "share", "zh") == "100.0 %（2 次的范围）"
+    assert number_text(spread([1.0, 1.0]), "share", "zh") == "2 次均为 100.0 %"
     rule = less_than(0.3, refuted_above=0.7)
     assert rule_text(rule, "cosine", "en") == "< 0.30: confirmed\n> 0.70: refuted\nelse open"
     assert rule_text(more_than(0.0), "points", "zh") == "> +0.0：证实\n< +0.0：反驳\n否则未定"
