@@ -687,7 +687,10 @@ def test_claims_that_need_no_model_are_answered_without_loading_one(tmp_path: Pa
     )
     assert done.returncode == 0, done.stderr
     keys = [line.split()[0] for line in done.stdout.splitlines() if line.split()[0] in ("entropy", "example", "heads")]
-    assert keys == ["example", "entropy", "heads"]  # in the article's order, whatever the order asked
+    # in the article's order, whatever the order asked; each a line with its wording and one a statement
+    assert keys == ["example", "example", "entropy", "entropy", "heads", "heads"]
+    assert done.stdout.splitlines()[0].split()[:3] == ["说法", "结论", "陈述的结论"]
+    assert not any(line.endswith(" ") for line in done.stdout.splitlines())
     assert done.stdout.splitlines()[-1] == str(out / "report.html")
     text = file.read_text("utf-8")
     assert (out / "tables" / "claims.csv").is_file() and "python -m probe claims --only entropy" in text
@@ -700,4 +703,5 @@ def test_a_claim_runs_on_a_model_of_ones_own(bert: Path, tmp_path: Path) -> None
     done = program("claims", "--only", "contexts", "--quick", "--model", str(bert), "--out", str(tmp_path / "run"))
     assert done.returncode == 0, done.stderr
     page = (tmp_path / "run" / "report.html").read_text("utf-8")
-    assert "quick test run" in page and str(bert) in page
+    assert "quick trial run" in page and str(bert) in page
+    assert "quick trial run" in done.stderr and "none (trial run)" in done.stdout

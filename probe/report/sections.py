@@ -39,12 +39,17 @@ class CheckRow(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Numbers to read: `source` is the file in the run folder that holds them all."""
+    """Numbers to read: `source` is the file in the run folder that holds them all.
+
+    A long table scrolls, and columns of words are wide. One to be seen `whole` stands in full height, its columns as
+    narrow as its words allow.
+    """
 
     caption: str
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     source: str = ""
+    whole: bool = False
 
     def __post_init__(self) -> None:
         for place, row in enumerate(self.rows):
