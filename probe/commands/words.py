@@ -152,8 +152,8 @@ def walk(
         )  # fmt: skip
     if out:
         options = {
-            "target": word, "occurrence": occurrence if occurrence > 1 else None, "model": name, "layer": found.layer.index, "head": found.head,
-            "language": language, "revision": revision, "out": out,
+            "target": word, "occurrence": occurrence if occurrence > 1 else None, "model": name,
+            "layer": found.layer.index, "head": found.head, "language": language, "revision": revision, "out": out,
         }  # fmt: skip
         flags = {"cut-to-fit": cut_to_fit, "trust-remote-code": trust_remote_code}
         page = page_of_walk(found, language, command=_command("walk", words, options, flags))
@@ -161,7 +161,9 @@ def walk(
     if example:
         print(visible(example_first(found, language)), end="\n\n")
         print_steps(console, lines_of(steps, language))
-    print(visible(real_place(found, language, by_default=model is None)), end="\n\n")
+    for line in real_place(found, language, by_default=model is None).splitlines():
+        print(visible(line))
+    print()
     print_steps(console, lines_of((*walk_steps(found, language), real_heads(found, language)), language))
     print(visible(real_summary(found, language)))
     if out:
