@@ -43,10 +43,10 @@ if TYPE_CHECKING:
     from probe.stats import bootstrap
     from probe.study import run_report
     from probe.terminal import open_console, show_progress, text_table
-    from probe.walk import Walk
-    from probe.walk import walk as walk_through
-    from probe.walk_story import page_of_walk, walk_sections
-    from probe.way import Step
+    from probe.walking.story import page_of_walk, walk_sections
+    from probe.walking.walk import Walk
+    from probe.walking.walk import walk as walk_through
+    from probe.walking.way import Step
     from probe.worked import (
         AttentionStep,
         attention_step,
@@ -124,9 +124,9 @@ _NAMES_OF = {
     "stats": ("bootstrap",),
     "study": ("run_report",),
     "terminal": ("open_console", "show_progress", "text_table"),
-    "walk": ("Walk", "walk_through"),
-    "walk_story": ("page_of_walk", "walk_sections"),
-    "way": ("Step",),
+    "walking.story": ("page_of_walk", "walk_sections"),
+    "walking.walk": ("Walk", "walk_through"),
+    "walking.way": ("Step",),
     "worked": (
         "AttentionStep",
         "attention_step",

@@ -115,6 +115,18 @@ def save_capture(capture: Capture, path: str | Path) -> None:
     write_whole(path, payload, what="the capture")
 
 
+def refuse_unwritable(path: Path, *, what: str) -> None:
+    """OutputError for a place where no file can be written, before minutes are spent on what would go there."""
+    try:
+        if path.exists() and not path.is_file():
+            raise OutputError(f"{path}: is {_kind_of(path.stat().st_mode)}, not a file; cannot write {what} there")
+        parent = next(folder for folder in path.absolute().parents if folder.exists())
+        if not parent.is_dir() or not os.access(parent, os.W_OK):
+            raise OutputError(f"{path}: cannot write {what} ({parent.name or parent} is no folder to write to)")
+    except OSError as error:
+        raise OutputError(f"{path}: cannot write {what} ({error.strerror or error})") from error
+
+
 def write_whole(path: Path, payload: bytes, *, what: str) -> None:
     """Write a file under a temporary name first, so that it is there whole or not at all; OutputError.
 

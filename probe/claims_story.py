@@ -3,16 +3,29 @@
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import get_args
 
 import pandas as pd
 
-from probe.claims.records import Cell, Finding, Grid, Number, Part, Range, Rule, Unit, Verdict
+from probe.claims.records import (
+    FEWEST_FOR_TAILS,
+    STATEMENTS,
+    Cell,
+    Finding,
+    Grid,
+    Number,
+    Part,
+    Range,
+    Rule,
+    Unit,
+    Verdict,
+)
 from probe.messages import MESSAGES, Language, message
 from probe.report import Section, Table
 
 _SMALL_TABLE = (20, 7)  # rows and columns of a table that stands in the Markdown file as well
-_UNTRUSTED: Verdict = "measure not to be trusted"
+_COLUMNS = ("claim", "verdict", "command", "statements")
 
 Models = Mapping[str, str]  # encoder, decoder -> name
 
@@ -28,22 +41,32 @@ def sections_of(
     """The page: all claims with their verdicts, then each with its statements, rules, watched cases and tables."""
     table = Table(
         caption=say("table_claims", language),
-        columns=tuple(say(f"col_{name}", language) for name in ("claim", "verdict", "command", "number")),
-        rows=tuple(_claim_row(finding, language, between="\n") for finding in findings),
+        columns=tuple(say(f"col_{name}", language) for name in _COLUMNS),
+        rows=tuple(_claim_row(finding, language) for finding in findings),
         source="tables/claims.csv",
+        whole=True,
     )
-    text = [counted(findings, language), say("summary_text", language), say("summary_limits", language)]
-    if quick:
-        text.insert(0, say("quick_note", language))
+    text = _summary(findings, language, quick=quick)
     first = Section(key="claims", title=say("summary", language), text=tuple(text), tables=(table,))
     return [first, *(_claim_section(finding, language, models) for finding in findings)]
+
+
+def _summary(findings: Sequence[Finding], language: Language, *, quick: bool) -> list[str]:
+    """What a reader must know before the verdicts, as paragraphs."""
+    names = ("article", "watched", "verdicts", "bears", "limits")
+    text = [counted(findings, language), *(say(f"summary_{name}", language) for name in names)]
+    judged = [part for finding in findings for part in finding.parts if part.number.by_chance]
+    if quick:
+        return [say("quick_note", language), *text]
+    return [*text, say("summary_many", language, n=len(judged), most=STATEMENTS, fewest=FEWEST_FOR_TAILS)]
 
 
 def counted(findings: Sequence[Finding], language: Language) -> str:
     """How many claims came to each verdict."""
     count = Counter(finding.verdict for finding in findings)
-    names = ("confirmed", "qualified", "refuted", "open", "untestable", "untrusted")
-    return say("counts", language, **dict(zip(names, (count[verdict] for verdict in get_args(Verdict)), strict=True)))
+    told = [verdict for verdict in get_args(Verdict) if verdict != "trial run" or count[verdict]]
+    pieces = [say("count", language, n=count[verdict], verdict=_verdict(verdict, language)) for verdict in told]
+    return say("counts", language, n=len(findings), counts=say("comma", language).join(pieces))
 
 
 def command_of(key: str) -> str:
@@ -55,22 +78,18 @@ def markdown(
     findings: Sequence[Finding], language: Language, *, command: str, models: Models, seed: int, quick: bool = False
 ) -> str:
     """The table of claims and each claim's statements as a Markdown file that ends with a line break."""
-    names = ("claim", "verdict", "command", "number")
     lines = [
         f"# {say('title', language)}",
         "",
         say("subtitle", language, **models, seed=seed),
         "",
-        *([say("quick_note", language), ""] if quick else []),
         say("made_by", language, command=command),
-        say("summary_text", language),
-        say("summary_limits", language),
         "",
-        counted(findings, language),
+        *_paragraphs(_summary(findings, language, quick=quick)),
         "",
         *_pipes(
-            [say(f"col_{name}", language) for name in names],
-            [_claim_row(finding, language, between="<br>", mark="`") for finding in findings],
+            [say(f"col_{name}", language) for name in _COLUMNS],
+            [_claim_row(finding, language, mark="`") for finding in findings],
         ),
     ]
     for finding in findings:
@@ -84,46 +103,89 @@ def markdown(
 
 def claims_frame(findings: Sequence[Finding]) -> pd.DataFrame:
     """One row a statement: its number, its watched cases, its verdict and the claim's."""
-    columns = ["claim", "verdict", "part", "model", "bears", "part_verdict", "unit"]
-    columns += [f"{case}{name}" for case in ("", "planted_", "must_fail_") for name in ("estimate", "low", "high", "n")]
+    columns = ["claim", "verdict", "part", "model", "bears", "statement_verdict", "corrected", "unit", "ranged"]
+    columns += [f"{case}{name}" for case in ("", "planted_", "nothing_") for name in ("estimate", "low", "high", "n")]
     rows: list[list[Cell]] = []
     for finding in findings:
         for part in finding.parts:
-            row: list[Cell] = [finding.key, finding.verdict, part.key, part.model, part.bears, part.verdict, part.unit]
-            for one in (part.number, part.planted, part.must_fail):
+            row: list[Cell] = [finding.key, _text(finding.verdict), part.key, part.model, part.bears]
+            row += [_text(part.statement), part.corrected, part.unit, part.number.ranged]
+            for one in (part.number, part.planted, part.nothing):
                 row += [one.estimate, one.low, one.high, one.n]
             rows.append(row)
         if not finding.parts:
+            verdict = _text(finding.verdict)
             rows.append(
-                [finding.key, finding.verdict, "", "", "", finding.verdict, "", *[math.nan, math.nan, math.nan, 0] * 3]
+                [finding.key, verdict, "", "", "", verdict, "", "", False, *[math.nan, math.nan, math.nan, 0] * 3]
             )
     return pd.DataFrame(rows, columns=columns)
 
 
-def claim_lines(finding: Finding, language: Language) -> list[tuple[str, str, str, str]]:
-    """Key, verdict, number and what it is the number of, a line for each statement that counts; for the terminal."""
+@dataclass(frozen=True, kw_only=True)
+class ClaimLines:
+    """One claim for the terminal: itself, then a line for each statement that counts; all cells begin with its key."""
+
+    claim: tuple[str, str, str]  # key, verdict, wording
+    statements: tuple[tuple[str, ...], ...]  # as LINE_COLUMNS
+
+
+LINE_COLUMNS = ("claim", "verdict", "statement_verdict", "number", "quantity", "statement")
+
+
+def claim_lines(finding: Finding, language: Language) -> ClaimLines:
+    """The claim and its statements as cells, for the terminal."""
     verdict = _verdict(finding.verdict, language)
-    if not finding.deciding:
-        return [(finding.key, verdict, "–", _why(finding, language))]
-    return [
-        (finding.key, verdict, number_text(part.number, part.unit, language), _statement(finding, part, language))
+    rows = [
+        (
+            *(finding.key, verdict, _bearing_verdict(part, language), number_text(part.number, part.unit, language)),
+            *(say(f"{finding.key}.{part.key}.is", language), _statement(finding, part, language)),
+        )
         for part in finding.deciding
     ]
+    waiting = (finding.key, verdict, "–", "–", "–", _why(finding, language))
+    claim = (finding.key, verdict, say(finding.key, language))
+    return ClaimLines(claim=claim, statements=tuple(rows) or (waiting,))
 
 
-def _claim_row(finding: Finding, language: Language, *, between: str, mark: str = "") -> tuple[str, ...]:
+def line_columns(language: Language) -> tuple[str, ...]:
+    """The heads of a claim's lines."""
+    return tuple(say(f"col_{name}", language) for name in LINE_COLUMNS)
+
+
+def _claim_row(finding: Finding, language: Language, *, mark: str = "") -> tuple[str, ...]:
     command = f"{mark}{command_of(finding.key)}{mark}"
     verdict = _verdict(finding.verdict, language)
-    return say(finding.key, language), verdict, command, _numbers(finding, language, between=between)
+    return say(finding.key, language), verdict, command, _numbers(finding, language)
 
 
-def _numbers(finding: Finding, language: Language, *, between: str) -> str:
+def _numbers(finding: Finding, language: Language) -> str:
     if not finding.deciding:
         return _why(finding, language)
-    return between.join(
-        f"{_statement(finding, part, language)}: {number_text(part.number, part.unit, language)}"
-        for part in finding.deciding
+    mark = "• " if len(finding.deciding) > 1 else ""
+    return "\n".join(mark + _numbered(finding, part, language) for part in finding.deciding)
+
+
+def _numbered(finding: Finding, part: Part, language: Language) -> str:
+    """A statement, its number with what it is, and its verdict, in one sentence."""
+    return say(
+        "numbered",
+        language,
+        statement=_statement(finding, part, language),
+        quantity=say(f"{finding.key}.{part.key}.is", language),
+        number=number_text(part.number, part.unit, language),
+        verdict=_bearing_verdict(part, language),
     )
+
+
+def _bearing_verdict(part: Part, language: Language) -> str:
+    """The verdict on a statement, marked where it would not stand by itself, and where it speaks against the claim."""
+    verdict = _part_verdict(part, language)
+    return say("against_mark", language, verdict=verdict) if part.bears == "against" else verdict
+
+
+def _part_verdict(part: Part, language: Language) -> str:
+    marks = {"falls": " †", "too few": " ‡"}
+    return _verdict(part.statement, language) + marks.get(part.corrected, "")
 
 
 def _statement(finding: Finding, part: Part, language: Language) -> str:
@@ -151,25 +213,26 @@ def _claim_section(finding: Finding, language: Language, models: Models) -> Sect
 
 
 def _parts_table(finding: Finding, language: Language) -> Table:
-    names = ("statement", "model", "bears", "rule", "number", "planted", "must_fail", "verdict")
+    names = ("statement", "rule", "number", "planted", "nothing", "verdict")
     return Table(
         caption=say("table_parts", language),
         columns=tuple(say(f"col_{name}", language) for name in names),
         rows=tuple(_part_row(finding, part, language) for part in finding.parts),
         source="tables/claims.csv",
+        whole=True,
     )
 
 
 def _part_row(finding: Finding, part: Part, language: Language) -> tuple[str, ...]:
-    watched = (interval_text(one, part.unit, language) for one in (part.planted, part.must_fail))
+    watched = (interval_text(one, part.unit, language) for one in (part.planted, part.nothing))
+    bears = [] if part.bears == "for" else [say(part.bears, language)]
+    number = number_text(part.number, part.unit, language).replace("n = ", "n\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}")
     return (
-        say(f"{finding.key}.{part.key}", language),
-        part.model or "–",
-        say(part.bears, language),
+        "\n".join([say(f"{finding.key}.{part.key}", language), *([part.model] if part.model else []), *bears]),
         rule_text(part.rule, part.unit, language),
-        number_text(part.number, part.unit, language),
+        f"{number}\n{say(f'{finding.key}.{part.key}.is', language)}",
         *watched,
-        _verdict(part.statement, language),
+        _part_verdict(part, language),
     )
 
 
@@ -179,6 +242,7 @@ def _grid_table(grid: Grid, language: Language) -> Table:
         caption=f"{caption} · {grid.model}" if grid.model else caption,
         columns=tuple(say(f"col_{name}", language) for name in grid.columns),
         rows=tuple(tuple(_cell(cell, language) for cell in row) for row in grid.rows),
+        whole=True,
     )
 
 
@@ -192,9 +256,21 @@ def _verdict(verdict: Verdict, language: Language) -> str:
     return say(f"verdict_{verdict}", language)
 
 
+def _text(verdict: Verdict) -> str:
+    """A verdict in the table of numbers, in the words of the English page."""
+    return _verdict(verdict, "en")
+
+
 def number_text(number: Number, unit: Unit, language: Language) -> str:
-    """A number in its unit, with its interval and n; an exact one alone."""
+    """A number in its unit, with its interval and n, or with its range; an exact one alone."""
     text = interval_text(number, unit, language)
+    if number.ranged:
+        alike = number.low == number.high
+        return (
+            say("all_alike", language, number=text, n=number.n)
+            if alike
+            else say("range_of", language, range=text, n=number.n)
+        )
     if math.isnan(number.low):
         return say("thin", language, number=text, n=number.n)
     return text if number.low == number.high and number.n <= 1 else say("of_n", language, number=text, n=number.n)
@@ -203,15 +279,19 @@ def number_text(number: Number, unit: Unit, language: Language) -> str:
 def interval_text(number: Number, unit: Unit, language: Language) -> str:
     """A number in its unit, with its interval where it has one."""
     estimate = value_text(number.estimate, unit)
-    if math.isnan(number.low) or number.low == number.high:
+    if math.isnan(number.low) or math.isclose(number.low, number.high):
         return estimate
     low, high = value_text(number.low, unit), value_text(number.high, unit)
+    if number.ranged:
+        return say("range_between", language, low=low, high=high)
     return say("interval", language, estimate=estimate, low=low, high=high)
 
 
 def rule_text(rule: Rule, unit: Unit, language: Language) -> str:
     """A rule in words."""
     confirmed, refuted = (range_text(side, unit, language) for side in (rule.confirmed, rule.refuted))
+    if rule.between == "refuted":
+        return say("rule_else_refuted", language, confirmed=confirmed)
     between = _verdict(rule.between, language)
     return say("rule", language, confirmed=confirmed, refuted=refuted, between=between)
 
@@ -262,4 +342,4 @@ def _plain(cell: Cell) -> str:
     if cell is None:
         return "–"
     text = f"{cell:.4g}" if isinstance(cell, float) else str(cell)
-    return text.replace("|", "\\|").replace("\n", " ")
+    return text.replace("|", "\\|").replace("\n", "<br>")

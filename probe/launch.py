@@ -16,6 +16,7 @@ from probe.errors import CijingError
 # Typer brings its own click and names only this one of its classes; its ancestors are all other usage errors.
 USAGE_ERRORS = tuple(kind for kind in typer.BadParameter.__mro__ if issubclass(kind, Exception))[:-1]
 STOPPED = 130
+PIPE_CLOSED = 141  # as a shell reports a program that SIGPIPE ended
 
 
 def say(text: str) -> None:
@@ -46,7 +47,13 @@ def exit_code(app: typer.Typer, arguments: list[str], *, name: str) -> int:
         return STOPPED
     except BrokenPipeError:
         _drop_output()
-        return 141
+        return PIPE_CLOSED
+    except SystemExit as left:
+        # Rich and Typer catch a broken pipe themselves and leave with 1, which would read as a failed check.
+        if not isinstance(left.__context__, BrokenPipeError):
+            raise
+        _drop_output()
+        return PIPE_CLOSED
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             return _internal(error)

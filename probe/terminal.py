@@ -23,6 +23,7 @@ STATUS_STYLES = {"pass": "green", "fail": "bold red", "skip": "yellow"}
 LIGHT, DARK = (247, 251, 255), (8, 48, 107)  # weight 0 and the largest weight shown
 LONGEST_LABEL = 16
 QUIET_SECONDS = 2.0
+_NARROWEST = 8
 WIDE = 10**6  # columns where the output goes to a file or a program: one line a row
 
 
@@ -95,6 +96,28 @@ def text_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     return table
 
 
+def print_groups(
+    console: Console, columns: Sequence[str], groups: Sequence[tuple[Sequence[str], Sequence[Sequence[str]]]]
+) -> None:
+    """Print rows under headings, (heading, rows) each; a heading's cells stand in the first columns and run on.
+
+    Columns run through all groups. On a terminal cells are folded into what room there is; elsewhere a row is a line.
+    """
+    shown = [([visible(cell) for cell in heading], [[*map(visible, row)] for row in rows]) for heading, rows in groups]
+    lines = [list(columns), *(row for _, rows in shown for row in rows)]
+    leading = max((len(heading) - 1 for heading, _ in shown), default=0)
+    lines += [heading[:leading] for heading, _ in shown]
+    widths = [max(cell_len(line[place]) for line in lines if place < len(line)) for place in range(len(columns))]
+    if console.is_terminal:
+        widths = _squeezed(widths, room=console.width, kept=leading)
+    _print_folded(console, columns, widths, style="bold")
+    for heading, rows in shown:
+        indent = "  ".join(_padded(cell, width) for cell, width in zip(heading[:-1], widths, strict=False))
+        _print_folded(console, [indent, heading[-1]], [cell_len(indent), max(console.width - cell_len(indent) - 2, 20)])
+        for row in rows:
+            _print_folded(console, row, widths)
+
+
 def print_changes(
     console: Console, summary: Sequence[str], facts: Sequence[Sequence[str]], results: Sequence[Sequence[str]]
 ) -> None:
@@ -153,6 +176,30 @@ def show_progress(stream: TextIO | None = None, *, patient: bool = False) -> Ite
             bars.update(tasks[stage], completed=done, total=total)
 
         yield show
+
+
+def _squeezed(widths: Sequence[int], *, room: int, kept: int) -> list[int]:
+    """Widths that fit the room with gaps of two: the first `kept` stay, narrow ones too, the widest share the rest."""
+    left = room - sum(widths[:kept]) - 2 * (len(widths) - 1)
+    squeezed = list(widths)
+    narrow_first = sorted(range(kept, len(widths)), key=lambda place: widths[place])
+    for number, place in enumerate(narrow_first):
+        share = max(left // (len(narrow_first) - number), _NARROWEST)
+        squeezed[place] = min(widths[place], share)
+        left -= squeezed[place]
+    return squeezed
+
+
+def _print_folded(console: Console, cells: Sequence[str], widths: Sequence[int], *, style: str = "") -> None:
+    """Print cells side by side, each folded into its width, without blanks at the end of a line."""
+    folded = [
+        Text(cell).wrap(console, width) if cell_len(cell) > width else [Text(cell)]
+        for cell, width in zip(cells, widths, strict=True)
+    ]
+    for place in range(max(map(len, folded))):
+        parts = [lines[place].plain.rstrip() if place < len(lines) else "" for lines in folded]
+        padded = [_padded(part, width) for part, width in zip(parts[:-1], widths, strict=False)]
+        _print_line(console, Text("  ".join([*padded, parts[-1]]).rstrip(), style))
 
 
 def _line_a_stage(stream: TextIO) -> ShowProgress:

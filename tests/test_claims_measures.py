@@ -1,4 +1,4 @@
-"""Each measure of the claims on a case in which it is known to succeed, and on one in which it must fail."""
+"""Each measure of the claims on a case in which it is known to succeed, and on one with nothing to find."""
 
 import numpy as np
 import pytest
@@ -8,18 +8,26 @@ from claims_bench import bench, decoder, encoder
 from probe.capture import prepare
 from probe.claims.bench import TargetStates, first_groups, target_states
 from probe.claims.bilstm import bilstm_state, numbered, padded, train_bilstm
-from probe.claims.distance import long_cases, reaches, widening
-from probe.claims.embedding import nearest_is_alike, planted_states, told_apart
-from probe.claims.example import character_tokenizer, products_of, weights_of
+from probe.claims.distance import distance, long_cases, reaches, widening, window_of
+from probe.claims.embedding import (
+    by_heads,
+    contexts,
+    cue_states,
+    nearest_is_alike,
+    output_space,
+    planted_states,
+    told_apart,
+)
+from probe.claims.example import article_step, character_tokenizer, products_of, tokenizer_of
 from probe.claims.far import peak_depth
-from probe.claims.order import ZOO, behaviour, is_causal, shift_error, sinusoid, without_positions
+from probe.claims.order import ZOO, _first_layer, _tiny, behaviour, is_causal, order, shift_share, without_positions
 from probe.claims.rows import _nearest_fails, exchanged, scaled_scores, word_lists
 from probe.claims.rungs import changing, told_by_word
 from probe.claims.words import count_words, surprisal
 
 
 def test_the_worked_example_has_the_weights_of_the_issue():
-    assert weights_of() == pytest.approx([0.27500, 0.34439, 0.38061], abs=5e-6)
+    assert article_step().weights == pytest.approx([0.27500, 0.34439, 0.38061], abs=5e-6)
 
 
 def test_nearest_words_are_alike_where_kinds_lie_apart_and_not_where_they_do_not():
@@ -37,6 +45,24 @@ def test_equal_states_are_guessed_and_planted_ones_told_apart():
     rows = np.ones((10, 8))
     assert told_apart(rows, senses, groups).tolist() == [1.0] * 6 + [0.0] * 4
     assert told_apart(planted_states(rows, senses, seed=0), senses, groups).mean() == 1.0
+
+
+def test_heads_that_only_pass_on_their_input_are_told_from_heads_that_turn_it():
+    rng = np.random.default_rng(0)
+    states, rows = rng.normal(size=(5, 12)), rng.dirichlet(np.ones(5), size=3)
+    assert by_heads(np.repeat(rows[:1], 3, axis=0), states) == pytest.approx(rows[0] @ states)
+    assert by_heads(rows, states)[4:8] == pytest.approx(rows[1] @ states[:, 4:8])
+    (part,) = output_space(bench()).parts
+    assert part.planted.low > 0.5 and abs(part.nothing.estimate) < 0.4  # 32 dimensions turn by little
+
+
+def test_contexts_are_watched_by_the_row_of_the_table_and_by_other_words():
+    made = bench()
+    raw, _ = contexts(made).parts
+    assert raw.nothing.estimate == pytest.approx(1.0)
+    states = cue_states(made.apple_states, "fruit")
+    assert states.shape == (made.apple_states.senses.count("fruit"), 32)
+    assert not np.allclose(states, made.apple_states.states[: len(states), -1])
 
 
 def states_of(words, senses):
@@ -105,7 +131,7 @@ def test_rows_made_from_distances_do_not_change_when_all_moves_on():
     places = np.arange(24.0)
     relative = np.exp(-0.2 * np.abs(places[:, None] - places[None]))[None]
     absolute = np.broadcast_to(np.exp(np.sin(places)), (1, 24, 24))
-    assert shift_error(relative) < 1e-12 < 0.1 < shift_error(absolute)
+    assert shift_share(relative) < 1e-12 < 0.1 < shift_share(absolute)
 
 
 def test_positions_come_back_after_they_were_taken_out():
@@ -126,10 +152,12 @@ def test_a_causal_model_is_known_by_what_it_does():
     assert [is_causal(loaded.backbone) for loaded in (encoder(), decoder())] == [False, True]
 
 
-def test_the_sinusoid_has_the_rows_of_the_claims_table():
-    assert sinusoid(0, size=4) == pytest.approx([0, 1, 0, 1])
-    assert sinusoid(1, size=4) == pytest.approx([0.8415, 0.5403, 0.0100, 1.0000], abs=6e-5)
-    assert sinusoid(2, size=4) == pytest.approx([0.9093, -0.4161, 0.0200, 0.9998], abs=6e-5)
+def test_a_row_that_depends_on_no_position_is_not_relative():
+    assert shift_share(np.full((1, 24, 24), 1 / 24)) == 1.0
+    model = _tiny("Llama")
+    assert shift_share(_first_layer(model, 7)[0]) < 1e-3
+    with without_positions(model):
+        assert shift_share(_first_layer(model, 7)[0]) == 1.0
 
 
 # --- counts -------------------------------------------------------------------------------------------------------
@@ -142,6 +170,11 @@ def test_products_are_counted_by_layers_heads_and_length():
 
 def test_a_tokenizer_of_single_characters_cuts_the_phrase_in_five():
     assert len(character_tokenizer()("我喜欢苹果", add_special_tokens=False)["input_ids"]) == 5
+
+
+def test_a_tokenizer_knows_the_words_it_was_given():
+    assert len(tokenizer_of("我", "喜欢", "苹果")("我喜欢苹果")["input_ids"]) == 3
+    assert len(tokenizer_of("我喜欢苹果")("我喜欢苹果")["input_ids"]) == 1
 
 
 def test_words_are_counted_in_texts():
@@ -201,6 +234,25 @@ def test_a_window_hides_what_is_far_and_full_attention_hides_nothing():
     )
     (one, _) = made.captures(windowed, prepare(windowed, long_cases(windowed, tokens=80, texts=2)), "")
     assert reaches(one)[1] == 1.0 and max(reaches(one)[0], reaches(one)[2]) < 0.2
+
+
+def test_the_first_layers_reach_is_told_with_its_window_and_its_texts():
+    from claims_bench import tiny
+
+    kinds = ["sliding_attention", "full_attention", "sliding_attention"]
+    window = {"sliding_window": 8, "layer_types": kinds, "head_dim": 8, "num_key_value_heads": 1}
+    made = bench(load_decoder=lambda: tiny("Gemma3TextConfig", "Gemma3ForCausalLM", **window))
+    assert (window_of(made.encoder), window_of(made.decoder)) == (None, 8)
+    finding = distance(made)
+    verdicts = {(part.key, part.model): part.statement for part in finding.parts}
+    assert verdicts["first_near", made.encoder.name] == "refuted"
+    assert verdicts["first_near", made.decoder.name] == "confirmed"
+    first, _, layers = finding.grids
+    assert [row[1] for row in first.rows] == [None, 8] and layers.rows[0][2] in (7, 8) and layers.rows[1][2] > 20
+
+
+def test_the_planted_causal_model_keeps_double_precision():
+    assert all(part.planted.high < 1e-12 for part in order(bench()).parts)
 
 
 def test_widening_is_the_last_third_above_the_first():

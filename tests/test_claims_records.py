@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 
 from probe.claims.records import (
@@ -11,6 +12,7 @@ from probe.claims.records import (
     Range,
     Rule,
     exact,
+    hits_number,
     less_than,
     mean_number,
     more_than,
@@ -29,9 +31,9 @@ def number(low: float, high: float) -> Number:
 GOOD, NOTHING = exact(1.0), exact(0.0)
 
 
-def part(found: Number, *, planted: Number = GOOD, must_fail: Number = NOTHING, **changes: object) -> Part:
+def part(found: Number, *, planted: Number = GOOD, nothing: Number = NOTHING, **changes: object) -> Part:
     settings = {"key": "one", "rule": more_than(0.0), "unit": "share", **changes}
-    return Part(number=found, planted=planted, must_fail=must_fail, **settings)
+    return Part(number=found, planted=planted, nothing=nothing, **settings)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +73,7 @@ def test_a_part_against_the_claim_turns_its_verdict_and_leaves_open_what_is_open
     assert part(number(0.1, 0.2), bears="against").statement == "confirmed"
 
 
-@pytest.mark.parametrize("watched", [{"planted": exact(-1.0)}, {"planted": number(-1, 1)}, {"must_fail": exact(1.0)}])
+@pytest.mark.parametrize("watched", [{"planted": exact(-1.0)}, {"planted": number(-1, 1)}, {"nothing": exact(1.0)}])
 def test_a_measure_whose_watched_case_goes_wrong_is_not_to_be_trusted(watched):
     assert part(number(0.1, 0.2)).verdict == "confirmed"
     assert part(number(0.1, 0.2), **watched).verdict == "measure not to be trusted"
@@ -101,18 +103,53 @@ def test_a_part_beside_the_claim_does_not_count():
 
 
 def test_a_finding_has_parts_that_decide_or_a_reason_for_none():
-    assert Finding(key="x", why="open").verdict == "open"
+    assert Finding(key="x", why="waits").verdict == "waits"
     with pytest.raises(ValueError, match="give parts"):
         Finding(key="x")
     with pytest.raises(ValueError, match="give parts"):
-        Finding(key="x", parts=(part(exact(1.0)),), why="open")
+        Finding(key="x", parts=(part(exact(1.0)),), why="waits")
 
 
 def test_numbers_are_made_as_by_hand():
-    assert spread([0.1, 0.3, 0.2]) == Number(estimate=0.3, low=0.1, high=0.3, n=3)
+    assert spread([0.1, 0.3, 0.2]) == Number(estimate=0.3, low=0.1, high=0.3, n=3, ranged=True)
     wilson = share_number(8, 10)
     assert (round(wilson.low, 3), round(wilson.high, 3)) == (0.490, 0.943)
     few = mean_number([1.0, 2.0], ["a", "b"], seed=0)
     assert few.estimate == 1.5 and math.isnan(few.low)
     one_unit_twice = mean_number([0.0, 2.0, 5.0, 5.0, 5.0, 5.0], ["a", "a", "b", "c", "d", "e"], seed=0)
     assert one_unit_twice.n == 5 and one_unit_twice.estimate == pytest.approx(21 / 5)
+
+
+def test_a_share_of_all_or_none_has_an_interval_that_did_not_collapse():
+    units = list("abcdefgh")
+    for hits, bounds in ((1.0, (0.676, 1.0)), (0.0, (0.0, 0.324))):
+        found = hits_number([hits] * 8, units, seed=0)
+        assert (found.estimate, found.n) == (hits, 8)
+        assert (found.low, found.high) == pytest.approx(bounds, abs=5e-4)
+    some = [1.0] * 5 + [0.0] * 3
+    assert hits_number(some, units, seed=0) == mean_number(some, units, seed=0)
+
+
+def test_a_trial_run_has_numbers_and_no_verdict():
+    finding = Finding(key="x", parts=(part(number(0.1, 0.2)), part(number(0.1, 0.2), bears="against")))
+    assert finding.verdict == "qualified"
+    trial = finding.as_trial()
+    assert trial.verdict == "trial run" and {one.statement for one in trial.parts} == {"trial run"}
+    assert trial.parts[0].number == finding.parts[0].number and trial.parts[0].corrected == ""
+    assert Finding(key="x", why="waits").as_trial().verdict == "waits"
+
+
+def test_a_verdict_is_held_against_an_interval_wide_enough_for_all_statements():
+    units = [str(i) for i in range(40)]
+    values = np.random.default_rng(0).normal(size=40)
+    clear, faint = (mean_number(values - values.mean() + shift, units, seed=0) for shift in (1.0, 0.35))
+    assert all(one.wide[0] < one.low < one.high < one.wide[1] for one in (clear, faint))
+    assert [part(one).statement for one in (clear, faint)] == ["confirmed", "confirmed"]
+    assert [part(one).corrected for one in (clear, faint)] == ["stands", "falls"]
+    few = mean_number(values[:10] + 3, units[:10], seed=0)
+    assert part(few).statement == "confirmed" and part(few).corrected == "too few"
+    assert [part(one).corrected for one in (exact(1.0), spread([0.5, 1.0]), number(-0.1, 0.2))] == ["", "", ""]
+
+
+def test_the_wide_interval_of_a_share_is_wilsons():
+    assert share_number(24, 24).wide == pytest.approx((24 / (24 + 3.290527**2), 1.0))

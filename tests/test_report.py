@@ -610,6 +610,20 @@ def table_file(path, *, rows, columns=9):
     return path
 
 
+def test_a_table_to_be_seen_whole_is_no_scroll_box_however_long():
+    rows = tuple((f"row {place}",) for place in range(60))
+    pages = [
+        render_report(
+            [Section(key="s", title="S", tables=(Table(caption="c", columns=("a",), rows=rows, whole=whole),))],
+            title="T",
+            language="en",
+        )
+        for whole in (False, True)
+    ]
+    assert ['class="scroll long"' in page for page in pages] == [True, False]
+    assert ['class="scroll whole"' in page for page in pages] == [False, True]
+
+
 def test_columns_of_long_text_are_marked_and_short_words_and_numbers_are_not():
     rows = ((1, "苹果公司发布了新品", "fruit", "target → cue"),)
     page = render_report(

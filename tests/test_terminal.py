@@ -9,7 +9,7 @@ import pytest
 from rich.cells import cell_len
 
 from probe import terminal
-from probe.terminal import check_table, open_console, print_heat_map, show_progress, text_table, visible
+from probe.terminal import check_table, open_console, print_groups, print_heat_map, show_progress, text_table, visible
 
 LABELS = ["<s>", "我", "喜欢", "苹果", "</s>"]
 WEIGHTS = np.array([[0.5, 0.1, 0.3, 0.06, 0.04], [0.9, 0.001, np.nan, 0.0989, 0.0]])
@@ -99,6 +99,32 @@ def test_piped_output_is_one_line_a_row_however_long() -> None:
     stream = io.StringIO()
     open_console(stream).print(text_table(["name", "why"], [["first", "why " * 50], ["second " * 30, "short"]]))
     assert len(stream.getvalue().splitlines()) == 3
+
+
+GROUPS = [
+    (("order", "refuted", "words " * 30), [("order", "refuted", "1.0", "deviation", "the order is lost " * 4)]),
+    (("heads", "waits", "短的"), [("heads", "waits", "–", "–", "later")]),
+]
+HEADS = ("claim", "verdict", "number", "quantity", "statement")
+
+
+def test_groups_have_a_line_a_row_off_a_terminal_and_no_blanks_at_its_end() -> None:
+    stream = io.StringIO()
+    print_groups(open_console(stream), HEADS, GROUPS)
+    lines = stream.getvalue().splitlines()
+    assert [line.split()[0] for line in lines] == ["claim", "order", "order", "heads", "heads"]
+    assert not any(line.endswith(" ") for line in lines)
+    seconds = ("verdict", "refuted", "refuted", "waits", "waits")
+    assert len({line.index(word) for line, word in zip(lines, seconds, strict=True)}) == 1
+
+
+def test_groups_are_folded_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    stream = Screen()
+    print_groups(open_console(stream), HEADS, GROUPS)
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", stream.getvalue()).splitlines()
+    assert max(map(len, lines)) <= 60 and sum(line.startswith("order") for line in lines) == 2
+    assert "".join(lines).count("words") == 30
 
 
 def test_a_word_of_white_space_has_a_sign_over_its_column() -> None:

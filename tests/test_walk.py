@@ -11,14 +11,14 @@ import tiny
 import torch
 from family_zoo import FAMILIES, Family, exists, load, with_lora
 
-from probe import algebra
-from probe.algebra import BOUND, gap
 from probe.errors import CasesError, ModelError
 from probe.messages import MESSAGES
 from probe.models import model_from_parts
 from probe.rowrequest import RowRequest
 from probe.rowtap import tap
-from probe.walk import Walk, walk
+from probe.walking import algebra
+from probe.walking.algebra import BOUND, gap
+from probe.walking.walk import Walk, walk
 
 TEXT = "我喜欢苹果 like"
 WALKABLE = [family for family in FAMILIES if family.verdict != "refused" and family.name != "DeBERTa-v2"]
@@ -56,7 +56,21 @@ def test_each_step_equals_the_models_own_or_is_listed(family: Family) -> None:
     for step in found.steps:
         assert step.missing or (step.gap is not None and step.gap <= BOUND), step.name
     names = [step.name for step in found.steps]
-    assert {"state", "read", "query", "key", "value", "scores", "mask", "weights", "mixed", "heads", "next"} <= {*names}
+    assert {
+        "state",
+        "read",
+        "query",
+        "key",
+        "value",
+        "scores",
+        "mask",
+        "masked",
+        "weights",
+        "mixed",
+        "heads",
+        "fed",
+        "next",
+    } <= {*names}
     assert len(found.equal) + len(found.listed) + sum(step.form == "given" for step in found.steps) == len(names)
     assert found.position == POSITIONS.get(family.name, found.position)
 
@@ -182,9 +196,47 @@ def test_every_name_form_and_reason_has_its_words() -> None:
         if exists(family):
             for step in walked(family).steps:
                 wanted = [f"walk.step_{step.name}"]
-                wanted += [f"walk.form_{step.form}"] * bool(step.form)
+                wanted += [f"walk.form_{step.form}"] * (step.form not in ("", "given"))
                 wanted += [f"walk.missing_{step.missing}"] * bool(step.missing)
                 assert set(wanted) <= set(MESSAGES), wanted
+
+
+def families(*names: str) -> list[Family]:
+    return [family for family in FAMILIES if family.name in names and exists(family)]
+
+
+def test_a_bias_is_told_where_the_family_has_one() -> None:
+    biases = {family.name: {step.name: step.terms for step in walked(family).steps}
+              for family in families("BERT", "Llama", "Qwen2", "GPT-2")}  # fmt: skip
+    for name, wanted in {"BERT": "qo", "Llama": "", "Qwen2": "q", "GPT-2": "qo"}.items():
+        assert ("bias" in biases[name]["query"]) == ("q" in wanted), name
+        assert ("bias" in biases[name]["written"]) == ("o" in wanted), name
+
+
+def test_segments_are_a_row_of_their_own_and_free_rows_of_a_position_table_are_counted() -> None:
+    told = {family.name: {step.name: step for step in walked(family).steps}
+            for family in families("BERT", "NomicBERT", "DistilBERT", "OPT", "Marian")}  # fmt: skip
+    assert told["BERT"]["added"].terms == ("e", "g", "p") and told["NomicBERT"]["added"].terms == ("e", "g")
+    assert "segment_row" not in told["DistilBERT"] and told["OPT"]["position_row"].terms == ("2",)
+    assert told["Marian"]["added"].terms == ("c", "e", "p") and told["Marian"]["added"].facts["d"] == 32
+
+
+def test_scores_with_the_mask_are_the_models_own_with_minus_infinity_for_its_huge_negatives() -> None:
+    for family in families("GPT-2", "Llama", "Gemma2", "BLOOM", "gpt-oss"):
+        steps = {step.name: step for step in walk(load(family), TEXT, target="我").steps}
+        masked, mask = steps["masked"], steps["mask"]
+        assert (
+            masked.own is not None and np.array_equal(np.isneginf(masked.own), mask.own == 0) and (mask.own == 0).any()
+        )
+
+
+def test_what_is_turned_first_is_a_pair_of_the_form_that_was_found() -> None:
+    random = np.random.default_rng(1)
+    x, angles = random.normal(size=(1, 3, 8)), algebra.angles_by_formula(3, 2, 10000.0)
+    for turn in algebra.rotation_forms(x, np.cos(angles), np.sin(angles)):
+        (one, other), after = turn.first_pair
+        a, b, cos, sin = x[0, 2, one], x[0, 2, other], turn.cos[2, 0], turn.sin[2, 0]
+        assert np.allclose(turn.turned[0, 2, list(after)], [a * cos - b * sin, b * cos + a * sin]), turn.form
 
 
 # Algebra
@@ -205,7 +257,7 @@ def test_rotations_keep_lengths_and_turn_by_the_difference_of_places() -> None:
     for place in (2, 5, 7, 10):
         for name, x in (("q", query), ("k", key)):
             forms = algebra.rotation_forms(x, np.cos(angles[place : place + 1]), np.sin(angles[place : place + 1]))
-            turned[name, place] = dict(forms)
+            turned[name, place] = {turn.form: turn.turned for turn in forms}
     for form in ("halves_all", "neighbours_all"):
         near = [(turned["q", a][form] * turned["k", b][form]).sum() for a, b in ((5, 2), (10, 7))]
         assert near[0] == pytest.approx(near[1])

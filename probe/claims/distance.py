@@ -11,21 +11,21 @@ from probe.capture import prepare
 from probe.captures import Capture, CaptureOptions
 from probe.cases import Case, case_of, load_cases
 from probe.claims.bench import Bench
-from probe.claims.records import Finding, Grid, Number, Part, exact, less_than, mean_number, more_than
+from probe.claims.records import Finding, Grid, Number, Part, less_than, mean_number, more_than, spread
 from probe.claims.rows import sinks_of
 from probe.measures.focus import mean_distance, merged_row
 from probe.models import LoadedModel
 from probe.spans import Span, tokenize
 
 Floats = NDArray[np.float64]
-_TINY_WINDOW, _TINY_LENGTH = 4, 24
+_TINY_WINDOW, _TINY_LENGTHS = 4, (16, 24, 32)
 
 
 def distance(bench: Bench) -> Finding:
-    """Farthest token that a row gives any weight, and mean distance without the sinks, by layer, on long texts."""
-    rule = less_than(0.5, refuted_above=0.9)
-    windowed, full = exact(_tiny_reach("window")), exact(_tiny_reach("full"))
-    parts, grids = [], []
+    """Whether the first layer reaches the start of long texts, and mean distance without the sinks, by layer."""
+    rule = less_than(0.9, refuted_above=0.99)
+    windowed, full = (spread(_tiny_reaches(kind)) for kind in ("window", "full"))
+    parts, grids, lengths = [], [], []
     for loaded in (bench.encoder, bench.decoder):
         items = prepare(loaded, long_cases(loaded, tokens=bench.sizes.long_tokens, texts=bench.sizes.long_texts))
         options = CaptureOptions(states=False, batch_tokens=1)  # one text at a time: they are long
@@ -38,14 +38,25 @@ def distance(bench: Bench) -> Finding:
                 model=loaded.name,
                 rule=rule,
                 unit="share",
-                number=mean_number(reach[:, 0], units, seed=bench.seed),
+                number=spread([float(share) for share in reach[:, 0]]),
                 planted=windowed,
-                must_fail=full,
+                nothing=full,
             )
         )
         parts.append(_widening(loaded.name, mean, units, seed=bench.seed))
-        grids.append(_layers_grid(loaded.name, reach, mean))
-    return Finding(key="distance", parts=tuple(parts), grids=tuple(grids))
+        grids.append(_layers_grid(loaded.name, reach, mean, way=np.array([min(one.target) for one in found])))
+        tokens = [len(one.tokens.ids) for one in found]
+        lengths.append((loaded.name, window_of(loaded), len(found), min(tokens), max(tokens)))
+    columns = ("model", "window", "texts", "shortest", "longest")
+    first = Grid(caption="long_texts", columns=columns, rows=tuple(lengths))
+    return Finding(key="distance", parts=tuple(parts), grids=(first, *grids))
+
+
+def window_of(loaded: LoadedModel) -> int | None:
+    """How many tokens the first layer's window holds by the model's configuration; None where it has none."""
+    config = loaded.backbone.config.get_text_config()
+    kinds = getattr(config, "layer_types", None) or [None]
+    return int(config.sliding_window) if kinds[0] == "sliding_attention" else None
 
 
 def long_cases(loaded: LoadedModel, *, tokens: int, texts: int) -> list[Case]:
@@ -99,20 +110,28 @@ def _widening(model: str, mean: Floats, units: Sequence[str], *, seed: int) -> P
         unit="share",
         number=number(mean),
         planted=number(growing),
-        must_fail=number(growing[:, ::-1]),
+        nothing=number(growing[:, ::-1]),
     )
 
 
-def _layers_grid(model: str, reach: Floats, mean: Floats) -> Grid:
+def _layers_grid(model: str, reach: Floats, mean: Floats, *, way: NDArray[np.int_]) -> Grid:
+    """By layer; `way` [text] is how many tokens stand before the target, all that a reach of 1 can reach."""
     layers = reach.shape[1]
     rows = tuple(
-        ((layer + 1) / layers, layer, float(reach[:, layer].mean()), float(mean[:, layer].mean()))
+        (
+            (layer + 1) / layers,
+            layer,
+            round(float((reach[:, layer] * way).max())),
+            float(reach[:, layer].mean()),
+            float(mean[:, layer].mean()),
+        )
         for layer in range(layers)
     )
-    return Grid(caption="layers", model=model, columns=("depth", "layer", "reach", "mean_distance"), rows=rows)
+    columns = ("depth", "layer", "back", "reach", "mean_distance")
+    return Grid(caption="layers", model=model, columns=columns, rows=rows)
 
 
-def _tiny_reach(kind: str) -> float:
+def _tiny_reaches(kind: str) -> list[float]:
     """Reach of the first layer of a tiny model with a window of 4, or with full attention in both directions."""
     import transformers
 
@@ -128,7 +147,11 @@ def _tiny_reach(kind: str) -> float:
         config = transformers.BertConfig(**sizes)
         config._attn_implementation = "eager"
         model = transformers.BertModel(config, add_pooling_layer=False).eval()
+    return [_last_reach(model, length) for length in _TINY_LENGTHS]
+
+
+def _last_reach(model: Any, length: int) -> float:
     with torch.inference_mode():
-        rows = model(input_ids=torch.arange(5, 5 + _TINY_LENGTH)[None], output_attentions=True).attentions[0][0]
+        rows = model(input_ids=torch.arange(5, 5 + length)[None], output_attentions=True).attentions[0][0]
     last = rows[:, -1].amax(0).numpy()  # [key]
-    return float((_TINY_LENGTH - 1 - np.flatnonzero(last)[0]) / (_TINY_LENGTH - 1))
+    return float((length - 1 - np.flatnonzero(last)[0]) / (length - 1))

@@ -8,8 +8,20 @@ from numpy.typing import NDArray
 
 from probe.capture import prepare
 from probe.cases import load_cases
-from probe.claims.bench import Bench, first_groups
-from probe.claims.records import Cell, Finding, Grid, Number, Part, Range, Rule, less_than, mean_number, more_than
+from probe.claims.bench import Bench, TargetStates, first_groups
+from probe.claims.records import (
+    Cell,
+    Finding,
+    Grid,
+    Number,
+    Part,
+    Range,
+    Rule,
+    hits_number,
+    less_than,
+    mean_number,
+    more_than,
+)
 from probe.findings import unit_of
 from probe.measures.states import most_frequent_sense, sense_accuracy
 from probe.models import LoadedModel
@@ -51,7 +63,7 @@ def neighbours(bench: Bench) -> Finding:
                 unit="share",
                 number=number,
                 planted=planted,
-                must_fail=shuffled,
+                nothing=shuffled,
             )
         )
         listed.append((loaded.name, " ".join(nearest_words(loaded, "苹果"))))
@@ -92,9 +104,8 @@ def _clusters(words: Sequence[str], kinds: Sequence[str], rows: Floats, *, seed:
     sign = np.where(np.array(kinds) == "fruit", 1.0, -1.0)[:, None]
     planted = rng.normal(size=rows.shape) + 3.0 * sign
     shuffled = np.mean([_alike_shuffled(rows, kinds, rng) for _ in range(_SHUFFLES)], axis=0)
-    found = (nearest_is_alike(rows, kinds), nearest_is_alike(planted, kinds), shuffled)
-    one, other, third = (mean_number(values, words, seed=seed) for values in found)
-    return one, other, third
+    number, found = (hits_number(nearest_is_alike(each, kinds), words, seed=seed) for each in (rows, planted))
+    return number, found, mean_number(shuffled, words, seed=seed)
 
 
 def _alike_shuffled(rows: Floats, kinds: Sequence[str], rng: np.random.Generator) -> Floats:
@@ -135,11 +146,11 @@ def _one_row(bench: Bench) -> tuple[Part, Grid]:
         unit="points",
         number=gain["row"],
         planted=gain["planted"],
-        must_fail=gain["same"],
+        nothing=gain["same"],
     )
     lines = [("known_row", told["row"]), ("known_guess", baseline), ("known_last", told["last"])]
     rows_shown: list[tuple[Cell, ...]] = [
-        (name, *_three(mean_number(right, units, seed=bench.seed))) for name, right in lines
+        (name, *_three(hits_number(right, units, seed=bench.seed))) for name, right in lines
     ]
     distinct = len(np.unique(rows.round(6), axis=0))
     rows_shown.append(("known_distinct", float(distinct), None, None))
@@ -169,14 +180,17 @@ def planted_states(rows: Floats, senses: Sequence[str], *, seed: int) -> Floats:
 
 
 def contexts(bench: Bench) -> Finding:
-    """Cosines of 苹果 between fruit and company sentences, raw and centred, and the article's own pair by layer."""
+    """Cosines of 苹果 between fruit and company sentences, raw and centred, and the article's own pair by layer.
+
+    Watched by the row of the table, which no context reaches, and by the states of other words in the same sentences.
+    """
     found, seed = bench.apple_states, bench.seed
     senses = np.array(found.senses)
     fruit, company = found.states[senses == "fruit"], found.states[senses == "company"]
     units = [unit_of(one) for one, sense in zip(found.items, senses, strict=True) if sense == "fruit"]
     rng = np.random.default_rng(seed)
     alone = rng.normal(size=(2, *fruit[:, -1].shape))
-    alike = fruit[:, -1].mean(0) + 0.01 * rng.normal(size=(2, *fruit[:, -1].shape))
+    row = np.repeat(_table_row(bench, found)[None], len(fruit), axis=0)
     raw = Part(
         key="raw",
         model=bench.encoder.name,
@@ -184,10 +198,10 @@ def contexts(bench: Bench) -> Finding:
         unit="cosine",
         number=mean_number(_cosines(fruit[:, -1], company[:, -1]), units, seed=seed),
         planted=mean_number(_cosines(alone[0], alone[1]), units, seed=seed),
-        must_fail=mean_number(_cosines(alike[0], alike[1]), units, seed=seed),
+        nothing=mean_number(_cosines(row, row), units, seed=seed),
     )
     both = np.concatenate([fruit, company])
-    far = planted_states(0 * both[:, -1], ["fruit"] * len(fruit) + ["company"] * len(company), seed=seed)
+    words = np.concatenate([fruit[:, -1], cue_states(found, "fruit")])
     order = rng.permutation(len(both))
     centred = Part(
         key="centred",
@@ -195,10 +209,28 @@ def contexts(bench: Bench) -> Finding:
         rule=more_than(0.2, refuted_below=0.05),
         unit="cosine",
         number=mean_number(_sense_gap(both[:, -1], len(fruit)), units, seed=seed),
-        planted=mean_number(_sense_gap(far, len(fruit)), units, seed=seed),
-        must_fail=mean_number(_sense_gap(both[order, -1], len(fruit)), units, seed=seed),
+        planted=mean_number(_sense_gap(words, len(fruit)), units, seed=seed),
+        nothing=mean_number(_sense_gap(both[order, -1], len(fruit)), units, seed=seed),
     )
     return Finding(key="contexts", parts=(raw, centred), grids=(_pair_grid(bench, both),))
+
+
+def cue_states(found: TargetStates, sense: str) -> Floats:
+    """Last states of the cue words in the cases of one sense, the mean over their tokens: [case, dim]."""
+    states = []
+    for one, own in zip(found.items, found.senses, strict=True):
+        if own == sense:
+            last = next(iter(one.states.values()))[-1]
+            states.append(last[[place for word in one.cues for place in word]].mean(0))
+    return np.array(states, dtype=np.float64)
+
+
+def _table_row(bench: Bench, found: TargetStates) -> Floats:
+    """The encoder's row of 苹果, the mean over its tokens: [dim]."""
+    table = bench.encoder.backbone.get_input_embeddings().weight.detach().float().cpu().numpy()
+    first = found.items[0]
+    row: Floats = table[[first.tokens.ids[place] for place in first.target]].mean(0).astype(np.float64)
+    return row
 
 
 def _cosines(one: Floats, other: Floats) -> Floats:
@@ -239,7 +271,8 @@ def _pair_grid(bench: Bench, known: Floats) -> Grid:
 def output_space(bench: Bench) -> Finding:
     """Whether attention's output, before W_O, is what its weights make of the inputs themselves, W_V left out.
 
-    Only then could output and embedding be compared dimension by dimension.
+    Only then could output and embedding be compared dimension by dimension. Watched by the same rows with another
+    W_V: the identity, and a rotation at random.
     """
     loaded, seed = bench.encoder, bench.seed
     items = prepare(loaded, first_groups(load_cases("relations").cases, 2)[: min(24, bench.sizes.relations)])
@@ -255,12 +288,13 @@ def output_space(bench: Bench) -> Finding:
         target = list(item.target)
         written = first.output[0, target].flatten(1).double().mean(0).cpu().numpy()
         assert first.rows is not None
-        blend = first.rows[0].double().mean((0, 1)).cpu().numpy() @ state
+        rows = first.rows[0].double().mean(1).cpu().numpy()  # [head, key], mean over the target's tokens
+        blend = rows.mean(0) @ state
         if written.shape != blend.shape:
             return Finding(key="feeling", why="not testable here")
         own.append(float(_unit(written) @ _unit(blend)))
-        mixed.append(float(_unit(blend) @ _unit(blend)))
-        turned.append(float(_unit(rotation @ blend) @ _unit(blend)))
+        mixed.append(float(_unit(by_heads(rows, state)) @ _unit(blend)))
+        turned.append(float(_unit(by_heads(rows, state @ rotation)) @ _unit(blend)))
         units.append(unit_of(item))
     part = Part(
         key="same_space",
@@ -269,9 +303,15 @@ def output_space(bench: Bench) -> Finding:
         unit="cosine",
         number=mean_number(own, units, seed=seed),
         planted=mean_number(mixed, units, seed=seed),
-        must_fail=mean_number(turned, units, seed=seed),
+        nothing=mean_number(turned, units, seed=seed),
     )
     return Finding(key="feeling", parts=(part,))
+
+
+def by_heads(rows: Floats, values: Floats) -> Floats:
+    """What heads give side by side: rows [head, key], values [key, dim], an equal part of which each head reads."""
+    parts = np.split(values, len(rows), axis=1)
+    return np.concatenate([row @ part for row, part in zip(rows, parts, strict=True)])
 
 
 def _width(loaded: LoadedModel) -> int:

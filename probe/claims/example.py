@@ -10,17 +10,14 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from probe.claims.bench import Bench
 from probe.claims.records import Finding, Grid, Part, Range, Rule, exact, less_than, more_than
-from probe.measures.focus import entropy
 from probe.models import LoadedModel
 from probe.spans import tokenize
 from probe.switching import eagerly
+from probe.worked import AttentionStep, attention_step, entropy_share, softmax, worked_example
 
 Floats = NDArray[np.float64]
 
-# The article's example, as printed there: 我喜欢苹果, the row of 苹果.
-QUERY = np.array([0.1, 0.3, 0.9, 0.4])
-KEYS = np.array([[0.9, 0.2, 0.1, 0.3], [0.4, 0.8, 0.5, 0.2], [0.2, 0.1, 0.8, 0.6]])
-VALUES = np.array([[0.7, 0.2, 0.1, 0.5], [0.3, 0.8, 0.6, 0.2], [0.1, 0.4, 0.9, 0.3]])
+# The row of 苹果 and its output in 我喜欢苹果, as the article prints them.
 PRINTED_WEIGHTS = np.array([0.275, 0.344, 0.381])
 PRINTED_OUTPUT = np.array([0.3338, 0.4826, 0.5768, 0.3206])
 PHRASE = "我喜欢苹果"
@@ -28,32 +25,26 @@ ARTICLE_LENGTH = 2048
 _HEADS, _HEAD_SIZE, _MODEL_SIZE = 4, 4, 4  # "four heads of four dimensions each" in a model of four
 
 
-def softmax(scores: Floats) -> Floats:
-    """The softmax of one row of scores."""
-    powers = np.exp(scores - scores.max())
-    row: Floats = powers / powers.sum()
-    return row
-
-
-def weights_of(*, scale: float = 2.0) -> Floats:
-    """The example's row, scores divided by `scale`: √4 as the article has it."""
-    return softmax(KEYS @ QUERY / scale)
+def article_step() -> AttentionStep:
+    """The article's example, computed: what 苹果 makes of 我, 喜欢 and itself."""
+    given = worked_example()
+    return attention_step(given.query, given.keys, given.values)
 
 
 def example(bench: Bench) -> Finding:
     """The printed weights and output of the worked example, against the same computed here."""
     rule = less_than(1e-3, refuted_above=1e-3)
-    weights = weights_of()
-    unscaled = weights_of(scale=1.0)
+    step, values = article_step(), worked_example().values
+    unscaled = softmax(step.scores)
     part = Part(
         key="rounding",
         rule=rule,
         unit="deviation",
-        number=exact(_largest_gap(weights, weights @ VALUES), n=7),
+        number=exact(_largest_gap(step.weights, step.output), n=7),
         planted=exact(_largest_gap(PRINTED_WEIGHTS, PRINTED_OUTPUT), n=7),
-        must_fail=exact(_largest_gap(unscaled, unscaled @ VALUES), n=7),
+        nothing=exact(_largest_gap(unscaled, unscaled @ values), n=7),
     )
-    rows = [(word, float(w)) for word, w in zip(("我", "喜欢", "苹果"), weights, strict=True)]
+    rows = [(word, float(w)) for word, w in zip(worked_example().tokens, step.weights, strict=True)]
     return Finding(
         key="example", parts=(part,), grids=(Grid(caption="weights", columns=("word", "weight"), rows=(*rows,)),)
     )
@@ -66,26 +57,22 @@ def _largest_gap(weights: Floats, output: Floats) -> float:
 def entropy_of_example(bench: Bench) -> Finding:
     """How peaked the example's row is: its entropy as a share of a uniform row's, 1 is uniform."""
     rule = less_than(0.90, refuted_above=0.95)
-    weights = weights_of()
+    step = article_step()
     part = Part(
         key="peaked",
         rule=rule,
         unit="share",
-        number=exact(_share(weights)),
-        planted=exact(_share(np.array([0.05, 0.05, 0.9]))),
-        must_fail=exact(_share(np.full(3, 1 / 3))),
+        number=exact(step.entropy),
+        planted=exact(float(entropy_share([0.05, 0.05, 0.9]))),
+        nothing=exact(float(entropy_share(np.full(3, 1 / 3)))),
     )
-    top = np.sort(weights)
+    top = np.sort(step.weights)
     grid = Grid(
         caption="far_above",
         columns=("largest", "second", "times", "uniform"),
         rows=((float(top[-1]), float(top[-2]), float(top[-1] / top[-2]), 1 / 3),),
     )
     return Finding(key="entropy", parts=(part,), grids=(grid,))
-
-
-def _share(row: Floats) -> float:
-    return float(entropy(row.astype(np.float32)))
 
 
 def head_sizes(bench: Bench) -> Finding:
@@ -104,7 +91,7 @@ def head_sizes(bench: Bench) -> Finding:
                 unit="ratio",
                 number=exact(heads * size / width),
                 planted=exact(_HEADS * _HEAD_SIZE / _MODEL_SIZE),
-                must_fail=exact(_HEADS * (_MODEL_SIZE // _HEADS) / _MODEL_SIZE),
+                nothing=exact(_HEADS * (_MODEL_SIZE // _HEADS) / _MODEL_SIZE),
             )
         )
     grid = Grid(caption="sizes", columns=("model", "heads", "head_size", "joined", "width"), rows=tuple(rows))
@@ -121,7 +108,7 @@ def sizes_of(loaded: LoadedModel) -> tuple[int, int, int]:
 def tokens_of_phrase(bench: Bench) -> Finding:
     """How many tokens 我喜欢苹果 has, without special ones, in the tokenizers at hand."""
     rule = Rule(confirmed=Range(above=2.5, below=3.5), refuted=Range(above=3.5), between="refuted")
-    planted, characters = exact(_tokens(_word_tokenizer())), exact(_tokens(character_tokenizer()))
+    planted, whole = (exact(_tokens(tokenizer_of(*words))) for words in (("我", "喜欢", "苹果"), (PHRASE,)))
     named = [(loaded.name, loaded.tokenizer) for loaded in (bench.encoder, bench.decoder)]
     named.append(("BertTokenizer, 1 character = 1 token", character_tokenizer()))
     parts = [
@@ -132,7 +119,7 @@ def tokens_of_phrase(bench: Bench) -> Finding:
             unit="tokens",
             number=exact(_tokens(tokenizer)),
             planted=planted,
-            must_fail=characters,
+            nothing=whole,
         )
         for name, tokenizer in named
     ]
@@ -158,12 +145,12 @@ def character_tokenizer() -> Any:
     return BertTokenizerFast(vocab={piece: place for place, piece in enumerate(pieces)})
 
 
-def _word_tokenizer() -> Any:
-    """A tokenizer that knows exactly the phrase's three words."""
+def tokenizer_of(*words: str) -> Any:
+    """A tokenizer that knows these words and nothing else."""
     from tokenizers import Tokenizer, models
     from transformers import PreTrainedTokenizerFast
 
-    pieces = [("<unk>", 0.0), ("我", -1.0), ("喜欢", -1.0), ("苹果", -1.0)]
+    pieces = [("<unk>", 0.0), *((word, -1.0) for word in words)]
     return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.Unigram(pieces, unk_id=0)), unk_token="<unk>")
 
 
@@ -173,7 +160,7 @@ def _word_tokenizer() -> Any:
 def products(bench: Bench) -> Finding:
     """Query–key products of a whole forward pass over those the article counts, T²; counted while the model runs."""
     rule = Rule(confirmed=Range(above=0.9, below=1.1), refuted=Range(above=1.5))
-    planted, must_fail = (exact(_tiny_products(layers, heads, 32) / 32**2) for layers, heads in ((1, 1), (2, 2)))
+    planted, nothing = (exact(_tiny_products(layers, heads, 32) / 32**2) for layers, heads in ((1, 1), (2, 2)))
     parts, rows = [], []
     for loaded in (bench.encoder, bench.decoder):
         lengths = (64, 128)
@@ -189,7 +176,7 @@ def products(bench: Bench) -> Finding:
                 unit="ratio",
                 number=exact(shares[-1], n=len(lengths)),
                 planted=planted,
-                must_fail=must_fail,
+                nothing=nothing,
             )
         )
     one = Part(
@@ -198,7 +185,7 @@ def products(bench: Bench) -> Finding:
         unit="ratio",
         number=exact(_tiny_products(1, 1, 128) / 128**2),
         planted=planted,
-        must_fail=must_fail,
+        nothing=nothing,
     )
     grid = Grid(caption="products", columns=("model", "length", "products", "times"), rows=tuple(rows))
     return Finding(key="products", parts=(*parts, one), grids=(grid,))

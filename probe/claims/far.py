@@ -1,5 +1,6 @@
 """A cue in another sentence or paragraph: mass, cut edge and sense of 苹果 by relative depth, on texts of our own."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,7 +11,17 @@ from probe.capture import prepare
 from probe.captures import Capture, Prepared
 from probe.cases import load_cases
 from probe.claims.bench import Bench, target_states
-from probe.claims.records import Bears, Finding, Grid, Number, Part, mean_number, more_than
+from probe.claims.records import (
+    FEWEST_FOR_TAILS,
+    WIDE_LEVEL,
+    Bears,
+    Finding,
+    Grid,
+    Number,
+    Part,
+    mean_number,
+    more_than,
+)
 from probe.claims.rows import exchanged
 from probe.contrasts import SlotPair, slot_pairs
 from probe.experiments.causes import cut_effects
@@ -22,7 +33,7 @@ Floats = NDArray[np.float64]
 PLACES = ("same sentence", "other sentence", "other paragraph")
 _BY_LAYER = "other sentence"
 _LAST_THIRD = 2 / 3
-_RESAMPLES = 2000
+_RESAMPLES = 20_000
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -130,7 +141,7 @@ def _linked(bench: Bench, loaded: LoadedModel, found: _Far, place: str) -> Part:
         unit="share",
         number=mean_number(gap, units, seed=bench.seed),
         planted=mean_number(found.alone[place], units, seed=bench.seed),
-        must_fail=mean_number(exchanged(gap, seed=bench.seed), units, seed=bench.seed),
+        nothing=mean_number(exchanged(gap, seed=bench.seed), units, seed=bench.seed),
     )
 
 
@@ -148,7 +159,7 @@ def _late(bench: Bench, loaded: LoadedModel, found: _Far) -> Part:
         unit="depth",
         number=peak_depth(gaps, seed=seed),
         planted=peak_depth(last, seed=seed),
-        must_fail=peak_depth(first, seed=seed),
+        nothing=peak_depth(first, seed=seed),
     )
 
 
@@ -157,20 +168,27 @@ def peak_depth(gaps: Floats, *, seed: int) -> Number:
     pairs, layers = gaps.shape
     draws = np.random.default_rng(seed).integers(pairs, size=(_RESAMPLES, pairs))
     depths = (gaps[draws].mean(1).argmax(1) + 1) / layers
-    low, high = np.quantile(depths, [0.025, 0.975], method="nearest")
-    return Number(estimate=(int(gaps.mean(0).argmax()) + 1) / layers, low=float(low), high=float(high), n=pairs)
+    tails = (1 - WIDE_LEVEL) / 2
+    low, high, *wide = map(float, np.quantile(depths, [0.025, 0.975, tails, 1 - tails], method="nearest"))
+    if pairs < FEWEST_FOR_TAILS:
+        wide = [math.nan, math.nan]
+    depth = (int(gaps.mean(0).argmax()) + 1) / layers
+    return Number(estimate=depth, low=low, high=high, n=pairs, wide=(wide[0], wide[1]))
 
 
 def _tables(bench: Bench, loaded: LoadedModel, found: _Far) -> list[Grid]:
     layers = found.by_layer.shape[1]
-    rows = []
+    cut, rows = [], []
     for layer in range(layers):
+        depth = (layer + 1) / layers
         effect = mean_number(found.by_layer[:, layer], found.layer_units, seed=bench.seed)
+        cut.append((depth, layer, effect.estimate, effect.low, effect.high))
         masses = [float(found.mass[place][:, layer].mean()) for place in PLACES]
         right = [float(np.mean(found.accuracy[place][:, layer + 1])) for place in PLACES]
-        rows.append(((layer + 1) / layers, layer, effect.estimate, effect.low, effect.high, *masses, *right))
-    columns = (
-        *("depth", "layer", "effect_gap", "low", "high", "mass_same", "mass_sentence", "mass_paragraph"),
-        *("right_same", "right_sentence", "right_paragraph"),
-    )
-    return [Grid(caption="far", model=loaded.name, columns=columns, rows=tuple(rows))]
+        rows.append((depth, layer, *masses, *right))
+    effects = ("depth", "layer", "effect_gap", "low", "high")
+    reading = ("mass_same", "mass_sentence", "mass_paragraph", "right_same", "right_sentence", "right_paragraph")
+    return [
+        Grid(caption="far", model=loaded.name, columns=effects, rows=tuple(cut)),
+        Grid(caption="far_rows", model=loaded.name, columns=("depth", "layer", *reading), rows=tuple(rows)),
+    ]

@@ -2,30 +2,51 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from probe.findings import mean_interval
+from probe.stats import bootstrap, unit_means
 
 Verdict = Literal[
-    "confirmed", "qualified", "refuted", "open", "not testable here", "measure not to be trusted"
+    "confirmed", "qualified", "refuted", "open", "waits", "not testable here", "measure not to be trusted", "trial run"
 ]  # fmt: skip
+Corrected = Literal["", "stands", "falls", "too few"]
 Bears = Literal["for", "against", "beside"]
 Unit = Literal["share", "points", "cosine", "nats", "ratio", "tokens", "depth", "deviation"]
 Cell = str | float | int | None
 
+STATEMENTS = 50
+"""Bonferroni's correction is for so many statements, whatever a run judges: it must not depend on what was asked."""
+WIDE_LEVEL = 1 - 0.05 / STATEMENTS
+FEWEST_FOR_TAILS = 20
+"""Below so many units a bootstrap has no tails to take 99.9 % from: even its ordinary interval is short."""
+_WIDE_RESAMPLES = 20_000  # ten of them lie beyond each bound
+_Z95, _Z_WIDE = 1.959964, 3.290527
+
 
 @dataclass(frozen=True, kw_only=True)
 class Number:
-    """One estimate with its interval and the number of units behind it; an exact number is its own interval."""
+    """One estimate with its interval and the number of units behind it; an exact number is its own interval.
+
+    `wide` is the interval at WIDE_LEVEL, NaN where it cannot be had. A number that is `ranged` has no chance in it:
+    its bounds are the least and the most of n repetitions.
+    """
 
     estimate: float
     low: float
     high: float
     n: int
+    wide: tuple[float, float] = (math.nan, math.nan)
+    ranged: bool = False
+
+    @property
+    def by_chance(self) -> bool:
+        """Whether another sample would have given another number."""
+        return not self.ranged and (self.low != self.high or not math.isnan(self.wide[0]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +86,7 @@ class Rule:
 class Part:
     """One statement with its number. Bearing "against" the claim, its confirmation refutes the claim.
 
-    `planted` is a case in which the measure is known to succeed: the rule must confirm it. `must_fail` is one in which
+    `planted` is a case in which the measure is known to succeed: the rule must confirm it. `nothing` is one in which
     it has nothing to find: the rule must not confirm it. Else the number is not to be trusted.
     """
 
@@ -76,16 +97,19 @@ class Part:
     unit: Unit
     number: Number
     planted: Number
-    must_fail: Number
+    nothing: Number
+    trial: bool = False  # too little was measured to say anything
 
     @property
     def trusted(self) -> bool:
         """Whether both watched cases came out as they must."""
-        return self.rule.judge(self.planted) == "confirmed" and self.rule.judge(self.must_fail) != "confirmed"
+        return self.rule.judge(self.planted) == "confirmed" and self.rule.judge(self.nothing) != "confirmed"
 
     @property
     def statement(self) -> Verdict:
         """The verdict on the part's own statement."""
+        if self.trial:
+            return "trial run"
         return self.rule.judge(self.number) if self.trusted else "measure not to be trusted"
 
     @property
@@ -93,6 +117,16 @@ class Part:
         """What the part says of the claim."""
         turned: dict[Verdict, Verdict] = {"confirmed": "refuted", "refuted": "confirmed"}
         return turned.get(self.statement, self.statement) if self.bears == "against" else self.statement
+
+    @property
+    def corrected(self) -> Corrected:
+        """Whether the verdict stands with the wide interval; empty where it is none or has no chance in it."""
+        if not self.number.by_chance or self.statement not in ("confirmed", "refuted", "qualified"):
+            return ""
+        low, high = self.number.wide
+        if math.isnan(low):
+            return "too few"
+        return "stands" if self.rule.judge(replace(self.number, low=low, high=high)) == self.statement else "falls"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,12 +141,12 @@ class Grid:
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """All that was found of one claim; without parts, `why` says whether it is open or not testable here."""
+    """All that was found of one claim; without parts, `why` says whether it waits or is not testable here."""
 
     key: str
     parts: tuple[Part, ...] = ()
     grids: tuple[Grid, ...] = ()
-    why: Literal["", "open", "not testable here"] = ""
+    why: Literal["", "waits", "not testable here"] = ""
 
     def __post_init__(self) -> None:
         if bool(self.deciding) == bool(self.why):
@@ -128,14 +162,20 @@ class Finding:
         """What all parts together say of the claim."""
         return self.why or together([part.verdict for part in self.deciding])
 
+    def as_trial(self) -> "Finding":
+        """The same without verdicts on what was measured."""
+        return replace(self, parts=tuple(replace(part, trial=True) for part in self.parts))
+
 
 def together(verdicts: Sequence[Verdict]) -> Verdict:
-    """One verdict of several: untrusted if any is; theirs where they agree; qualified where they do not.
+    """One verdict of several: none or untrusted if any is; theirs where they agree; qualified where they do not.
 
     Parts that the data leave open do not weigh, unless all are open.
     """
-    if "measure not to be trusted" in verdicts:
-        return "measure not to be trusted"
+    wholes: tuple[Verdict, ...] = ("trial run", "measure not to be trusted")
+    for whole in wholes:
+        if whole in verdicts:
+            return whole
     told = {verdict for verdict in verdicts if verdict != "open"}
     if len(told) == 1:
         return told.pop()
@@ -148,22 +188,41 @@ def exact(value: float, *, n: int = 1) -> Number:
 
 
 def spread(values: Sequence[float]) -> Number:
-    """Numbers that should all be alike: the largest, with the smallest and the largest as its interval."""
-    return Number(estimate=max(values), low=min(values), high=max(values), n=len(values))
+    """Numbers that should all be alike: the largest, with the smallest and the largest as its range."""
+    return Number(estimate=max(values), low=min(values), high=max(values), n=len(values), ranged=True)
 
 
 def mean_number(values: NDArray[np.floating] | Sequence[float], units: Sequence[str], *, seed: int) -> Number:
     """The mean over units with a bootstrap interval; values [case], NaN = not defined."""
-    found = mean_interval(np.asarray(values, dtype=np.float64), units, seed=seed)
-    return Number(estimate=found.mean, low=found.low, high=found.high, n=found.units)
+    cases = np.asarray(values, dtype=np.float64)
+    found = mean_interval(cases, units, seed=seed)
+    wide = (math.nan, math.nan)
+    if found.units >= FEWEST_FOR_TAILS and found.low < found.high:
+        tails = bootstrap(cases, units, seed=seed, resamples=_WIDE_RESAMPLES, level=WIDE_LEVEL)
+        wide = (float(tails.low), float(tails.high))
+    return Number(estimate=found.mean, low=found.low, high=found.high, n=found.units, wide=wide)
+
+
+def hits_number(hits: NDArray[np.floating] | Sequence[float], units: Sequence[str], *, seed: int) -> Number:
+    """The share of hits over units; hits [case], 1 or 0. Where all are or none is, a bootstrap collapses: Wilson's."""
+    means, _ = unit_means(np.asarray(hits, dtype=np.float64), units)
+    known = means[~np.isnan(means)]
+    if len(known) and (bool((known == 1).all()) or bool((known == 0).all())):
+        return share_number(int(known.sum()), len(known))
+    return mean_number(hits, units, seed=seed)
 
 
 def share_number(hits: int, n: int) -> Number:
     """A share of n with Wilson's 95 % interval."""
-    z, share = 1.959964, hits / n
+    low, high = _wilson(hits, n, _Z95)
+    return Number(estimate=hits / n, low=low, high=high, n=n, wide=_wilson(hits, n, _Z_WIDE))
+
+
+def _wilson(hits: int, n: int, z: float) -> tuple[float, float]:
+    share = hits / n
     middle = (share + z**2 / (2 * n)) / (1 + z**2 / n)
     half = z * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2)) / (1 + z**2 / n)
-    return Number(estimate=share, low=max(0.0, middle - half), high=min(1.0, middle + half), n=n)
+    return max(0.0, middle - half), min(1.0, middle + half)
 
 
 def more_than(bound: float, *, refuted_below: float | None = None) -> Rule:

@@ -11,7 +11,7 @@ from probe.capture import prepare
 from probe.captures import Capture, CaptureOptions, Prepared
 from probe.cases import Case, case_of, load_cases
 from probe.claims.bench import Bench
-from probe.claims.records import Finding, Grid, Part, Range, Rule, exact, mean_number, more_than
+from probe.claims.records import Finding, Grid, Part, Range, Rule, exact, hits_number, mean_number, more_than
 from probe.experiments.causes import cut_effects
 from probe.findings import crossed_pairs, unit_of
 from probe.measures.focus import entropy, merged_row
@@ -52,7 +52,7 @@ def idle_heads(bench: Bench) -> Finding:
                 unit="share",
                 number=mean_number(even.mean((1, 2)), units, seed=bench.seed),
                 planted=mean_number(level.mean((1, 2)), units, seed=bench.seed),
-                must_fail=mean_number(peaked.mean((1, 2)), units, seed=bench.seed),
+                nothing=mean_number(peaked.mean((1, 2)), units, seed=bench.seed),
             ),
             Part(
                 key="parked",
@@ -62,7 +62,7 @@ def idle_heads(bench: Bench) -> Finding:
                 unit="share",
                 number=mean_number(parked.mean((1, 2)), units, seed=bench.seed),
                 planted=mean_number(1 - np.array([_uniform_share(one) for one in found]), units, seed=bench.seed),
-                must_fail=mean_number(left.mean((1, 2)), units, seed=bench.seed),
+                nothing=mean_number(left.mean((1, 2)), units, seed=bench.seed),
             ),
         ]
         grids.append(_idle_grid(loaded.name, even, parked))
@@ -162,7 +162,7 @@ def verbs(bench: Bench) -> Finding:
                 unit="points",
                 number=mean_number(nearest, names, seed=seed),
                 planted=mean_number(np.ones(len(names)), names, seed=seed),
-                must_fail=mean_number(np.zeros(len(names)), names, seed=seed),
+                nothing=mean_number(np.zeros(len(names)), names, seed=seed),
             ),
             Part(
                 key="rules_fail",
@@ -170,7 +170,7 @@ def verbs(bench: Bench) -> Finding:
                 unit="share",
                 number=exact(_nearest_fails(pair := _article_pair(crossed, rivals)), n=len(pair)),
                 planted=exact(_nearest_fails([((5,), (1,), (4,))])),
-                must_fail=exact(_nearest_fails([((5,), (4,), (1,))])),
+                nothing=exact(_nearest_fails([((5,), (4,), (1,))])),
             ),
         ),
         grids=(_five_grid(items, own, matched), _pick_grid(picks, names, seed=seed)),
@@ -178,7 +178,7 @@ def verbs(bench: Bench) -> Finding:
 
 
 def _against_control(key: str, gap: Floats, alone: Floats, units: Sequence[str], bench: Bench) -> Part:
-    """The cue's edge above another's; planted: the other edge stays uncut; must fail: the two exchanged at random."""
+    """The cue's edge above another's; planted: the other stays uncut; nothing to find: the two exchanged at random."""
     return Part(
         key=key,
         model=bench.encoder.name,
@@ -186,7 +186,7 @@ def _against_control(key: str, gap: Floats, alone: Floats, units: Sequence[str],
         unit="share",
         number=mean_number(gap, units, seed=bench.seed),
         planted=mean_number(alone, units, seed=bench.seed),
-        must_fail=mean_number(exchanged(gap, seed=bench.seed), units, seed=bench.seed),
+        nothing=mean_number(exchanged(gap, seed=bench.seed), units, seed=bench.seed),
     )
 
 
@@ -254,7 +254,7 @@ def _five_grid(items: Sequence[Prepared], own: Floats, matched: Floats) -> Grid:
 
 
 def _pick_grid(picks: dict[str, Floats], names: Sequence[str], *, seed: int) -> Grid:
-    numbers = {way: mean_number(right, names, seed=seed) for way, right in picks.items()}
+    numbers = {way: hits_number(right, names, seed=seed) for way, right in picks.items()}
     rows = tuple((way, one.estimate, one.low, one.high) for way, one in numbers.items())
     return Grid(caption="picks", columns=("way", "share_own", "low", "high"), rows=rows)
 

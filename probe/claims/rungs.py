@@ -10,7 +10,7 @@ from probe.cases import load_cases
 from probe.claims.bench import Bench, TargetStates
 from probe.claims.bilstm import bilstm_state, numbered, train_bilstm
 from probe.claims.embedding import planted_states, told_apart
-from probe.claims.records import Bears, Finding, Grid, Part, mean_number, more_than
+from probe.claims.records import Bears, Finding, Grid, Part, hits_number, mean_number, more_than
 from probe.findings import unit_of
 from probe.measures.states import context_embedding
 from probe.spans import tokenize
@@ -54,7 +54,7 @@ def rungs(bench: Bench) -> Finding:
             unit="cosine",
             number=number,
             planted=planted,
-            must_fail=row,
+            nothing=row,
         )
 
     def part(key: str, one: str, other: str) -> Part:
@@ -68,10 +68,10 @@ def rungs(bench: Bench) -> Finding:
             unit="points",
             number=number,
             planted=planted,
-            must_fail=shuffled,
+            nothing=shuffled,
         )
 
-    numbers = {name: mean_number(right[name], units, seed=bench.seed) for name in _SHOWN}
+    numbers = {name: hits_number(right[name], units, seed=bench.seed) for name in _SHOWN}
     return Finding(
         key="rungs",
         parts=(

@@ -33,7 +33,7 @@ CARRIERS = (
 
 
 def chips(bench: Bench) -> Finding:
-    """Surprisal of 芯片 above 手机 after 苹果 in a dozen carriers, and counts in the corpora of CIJING_DATA."""
+    """Surprisal of 芯片 above 手机 after 苹果 in carriers of our own, and counts in the corpora of CIJING_DATA."""
     carriers = CARRIERS[: bench.sizes.carriers]
     told = bench.told("carriers")
     values = []
@@ -51,7 +51,7 @@ def chips(bench: Bench) -> Finding:
             unit="nats",
             number=mean_number(gap, carriers, seed=bench.seed),
             planted=mean_number(absurd - common, carriers, seed=bench.seed),
-            must_fail=mean_number(exchanged(gap, seed=bench.seed), carriers, seed=bench.seed),
+            nothing=mean_number(exchanged(gap, seed=bench.seed), carriers, seed=bench.seed),
         )
 
     grid = Grid(
@@ -102,12 +102,12 @@ def count_words(texts: Sequence[str]) -> tuple[int, int]:
 def _count_part(common: int, rare: int) -> Part:
     """The share of 苹果手机 among both, watched by corpora that were made with known counts."""
     known = [count_words([f"苹果{COMMON}，" * a + f"苹果{RARE}。" * b]) for a, b in ((30, 3), (20, 20))]
-    planted, must_fail = (share_number(a, a + b) for a, b in known)
+    planted, nothing = (share_number(a, a + b) for a, b in known)
     return Part(
         key="count",
         rule=more_than(0.5),
         unit="share",
         number=share_number(common, common + rare),
         planted=planted,
-        must_fail=must_fail,
+        nothing=nothing,
     )

@@ -32,12 +32,12 @@ def claims(
 
     from probe.claims_messages import CLAIM_KEYS
     from probe.runs import open_run
-    from probe.terminal import open_console, show_progress, text_table
+    from probe.terminal import open_console, print_groups, show_progress
 
     target, keys = out or Path("runs/claims"), [key for key in CLAIM_KEYS if not only or key in only]
     with open_run(target, force=force) as folder, show_progress() as progress:
         from probe.claims.bench import QUICK, Bench, Sizes
-        from probe.claims_story import claim_lines
+        from probe.claims_story import claim_lines, line_columns, say
         from probe.claims_study import study_claims
 
         data = os.environ.get("CIJING_DATA")
@@ -58,6 +58,8 @@ def claims(
             markdown_file=markdown,
             command=f"python -m probe claims --markdown {markdown or 'docs/claims.md'}",
         )
-    rows = [line for finding in findings for line in claim_lines(finding, language)]
-    open_console(sys.stdout).print(text_table(("claim", "verdict", "number", "of what"), rows))
+    groups = [claim_lines(finding, language) for finding in findings]
+    print_groups(open_console(sys.stdout), line_columns(language), [(one.claim, one.statements) for one in groups])
+    if quick:
+        print(say("quick_note", language), file=sys.stderr)
     print(target / "report.html")

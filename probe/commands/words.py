@@ -1,8 +1,9 @@
 """One word in one text: attend, walk."""
 
 import re
+import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -27,6 +28,8 @@ from probe.options import (
     page_file,
     picture_file,
 )
+
+EXAMPLE_WORD = "苹果"
 
 
 @contextmanager
@@ -117,24 +120,30 @@ def walk(
     cut_to_fit: CutToFit = False,
 ) -> None:
     """Follow attention step by step. Without options the textbook example; with a text or a model, a real layer."""
-    from probe.terminal import open_console, print_steps, show_progress
+    from probe.terminal import open_console, print_steps, show_progress, visible
+    from probe.walking.lines import lines_of
+    from probe.walking.story import example_heads, example_steps, example_text
 
-    asked = (text, target, model, layer, head, revision, out)
-    if all(option is None for option in asked) and occurrence == 1:
-        from probe.walk_lines import lines_of
-        from probe.walk_story import example_heads, example_steps
-
-        print_steps(open_console(sys.stdout), lines_of((*example_steps(language), example_heads(language))))
+    console, example = open_console(sys.stdout), text is None and model is None
+    unset = all(option is None for option in (target, layer, head, revision, out))
+    alone = unset and occurrence == 1 and device == "auto" and not trust_remote_code and not cut_to_fit
+    steps = (*example_steps(language), example_heads(language)) if example else ()
+    if example and alone:
+        print_steps(console, lines_of(steps, language))
         return
+    from probe.captures import refuse_unwritable, write_whole
     from probe.cases import case_of
-    from probe.walk_story import example_text
 
-    words, word = text or example_text(), target or "苹果"
+    if out:
+        refuse_unwritable(out, what="the page")
+    words = example_text() if text is None else text
+    word = _word_to_follow(words, target)
     case_of(words, target=word, occurrence=occurrence)  # refused before a model is loaded
-    loaded = load(model or DEFAULT_MODEL, device=device, dtype="float32", revision=revision, code=trust_remote_code)
-    from probe.walk import walk as follow
-    from probe.walk_lines import lines_of
-    from probe.walk_story import page_of_walk, real_heads, real_summary, walk_steps
+    name = DEFAULT_MODEL if model is None else model
+    loaded = load(name, device=device, dtype="float32", revision=revision, code=trust_remote_code)
+    from probe.walking.blocks import walk_steps
+    from probe.walking.story import example_first, page_of_walk, real_heads, real_place, real_summary
+    from probe.walking.walk import walk as follow
 
     with show_progress(patient=True) as progress:
         found = follow(
@@ -142,10 +151,36 @@ def walk(
             cut_to_fit=cut_to_fit, progress=partial(progress, "stages"),
         )  # fmt: skip
     if out:
-        from probe.captures import write_whole
-
-        write_whole(out, page_of_walk(found, language).encode(), what="the page")
-    print_steps(open_console(sys.stdout), lines_of((*walk_steps(found, language), real_heads(found, language))))
-    print(real_summary(found, language))
+        options = {
+            "target": word, "occurrence": occurrence if occurrence > 1 else None, "model": name,
+            "layer": found.layer.index, "head": found.head, "language": language, "revision": revision, "out": out,
+        }  # fmt: skip
+        flags = {"cut-to-fit": cut_to_fit, "trust-remote-code": trust_remote_code}
+        page = page_of_walk(found, language, command=_command("walk", words, options, flags))
+        write_whole(out, page.encode(), what="the page")
+    if example:
+        print(visible(example_first(found, language)), end="\n\n")
+        print_steps(console, lines_of(steps, language))
+    for line in real_place(found, language, by_default=model is None).splitlines():
+        print(visible(line))
+    print()
+    print_steps(console, lines_of((*walk_steps(found, language), real_heads(found, language)), language))
+    print(visible(real_summary(found, language)))
     if out:
         print(out)
+
+
+def _command(name: str, text: str, options: Mapping[str, object], flags: Mapping[str, bool]) -> str:
+    """The command line that gives the same again."""
+    given = [part for option, value in options.items() if value is not None for part in (f"--{option}", str(value))]
+    set_ = [f"--{flag}" for flag, value in flags.items() if value]
+    return shlex.join(["python", "-m", "probe", name, *given, *set_, "--", text])
+
+
+def _word_to_follow(text: str, target: str | None) -> str:
+    """The word asked for; without one the example's, where the text has it."""
+    if target is not None:
+        return target
+    if EXAMPLE_WORD not in text:
+        raise CijingError(f"no target is given for {text!r}: name the word to follow with --target WORD")
+    return EXAMPLE_WORD

@@ -7,8 +7,9 @@ import numpy as np
 
 from probe.report.sections import StepBlock, Vector
 
-WRITTEN_OUT = 16  # numbers; a longer vector becomes a strip
-STRIP = 48  # cells of a strip
+WRITTEN_OUT = 16  # numbers; of a longer vector only the first are written, and a strip shows more of them
+FIRST = 6  # numbers that are written of a longer vector
+STRIP = 32  # cells of a strip
 STRIP_SHARE = 0.95  # of a strip's numbers lie below the deepest colour
 SHADES = 8  # on each side of zero
 
@@ -27,7 +28,7 @@ class Row:
 
     label: str
     cells: tuple[Cell, ...]
-    strip: bool
+    strip: tuple[str, ...]  # colours; none where every number is written out
     dims: int
     length: str
     width: int
@@ -73,22 +74,20 @@ def _largest(vector: Vector) -> float:
 
 
 def _row(vector: Vector, largest: float) -> Row:
-    strip = len(vector.values) > WRITTEN_OUT
-    shown = vector.values[:STRIP] if strip else vector.values
+    lengthy = len(vector.values) > WRITTEN_OUT
     finite = vector.values[np.isfinite(vector.values)].astype(np.float64)
+    colours = [_colour(float(value), largest, shares=vector.shares) for value in vector.values[:STRIP]]
+    written = vector.values[:FIRST] if lengthy else vector.values
     return Row(
         label=vector.label,
         cells=tuple(
-            Cell(
-                text="" if strip else _written(float(value), vector.decimals),
-                colour=_colour(float(value), largest, shares=vector.shares),
-            )
-            for value in shown
+            Cell(text=_written(float(value), vector.decimals), colour=colour)
+            for value, colour in zip(written, colours, strict=False)
         ),
-        strip=strip,
+        strip=tuple(colours) if lengthy else (),
         dims=len(vector.values),
         length=f"{np.linalg.norm(finite):.4g}",
-        width=9 * len(shown) - 1,
+        width=5 * len(colours) - 1,
         marked=vector.marked,
     )
 
@@ -96,7 +95,7 @@ def _row(vector: Vector, largest: float) -> Row:
 def _written(value: float, decimals: int) -> str:
     if not np.isfinite(value):
         return "−∞" if value < 0 else "–"
-    return f"{value:.{decimals}f}".replace("-", "−")
+    return f"{value + 0.0:.{decimals}f}".replace("-", "−")
 
 
 def _colour(value: float, largest: float, *, shares: bool) -> str:

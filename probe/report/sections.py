@@ -39,12 +39,17 @@ class CheckRow(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Numbers to read: `source` is the file in the run folder that holds them all."""
+    """Numbers to read: `source` is the file in the run folder that holds them all.
+
+    A long table scrolls, and columns of words are wide. One to be seen `whole` stands in full height, its columns as
+    narrow as its words allow.
+    """
 
     caption: str
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     source: str = ""
+    whole: bool = False
 
     def __post_init__(self) -> None:
         for place, row in enumerate(self.rows):
@@ -140,7 +145,7 @@ class SentenceMaps:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Vector:
-    """Numbers in coloured cells: written out where they are few, a strip of the first ones where they are many.
+    """Numbers in coloured cells: written out where they are few; of many the first six, and a strip of the first ones.
 
     values [number]; `columns` names each number, for weights over tokens. `shares` are 0 to 1, all of one colour.
     """
@@ -161,11 +166,11 @@ class Vector:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StepBlock:
-    """One step of a calculation: what is done, its formula, its numbers, and whether they are right."""
+    """One step of a calculation: what is done, its formulas, its numbers, and whether they are right."""
 
     title: str
     text: tuple[str, ...] = ()
-    formula: Formula | None = None
+    formulas: tuple[Formula, ...] = ()  # a line each, so that they fit a narrow screen
     vectors: tuple[Vector, ...] = ()
     verdict: str = ""
     passed: bool | None = None  # None: nothing to compare

@@ -9,21 +9,24 @@ the step before, so each gap is the rounding of one step.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
-from probe.algebra import BOUND, Floats
-from probe.blocktrace import trace_block
 from probe.capture import Progress, prepare
 from probe.cases import case_of
 from probe.errors import ModelError
+from probe.given import callback, is_a, whole_number
 from probe.labels import Layer
 from probe.models import LoadedModel
 from probe.routes import Route, batch_for, route_of
-from probe.walk_embedding import embedding_steps
-from probe.walk_output import closing_steps, mixed_steps, written_step
-from probe.walk_projections import projection_steps, read_step, state_step
-from probe.walk_scores import weight_steps
-from probe.way import PositionKind, Step, Way
+from probe.spans import labels_of
+from probe.walking.algebra import BOUND, Floats
+from probe.walking.blocktrace import trace_block
+from probe.walking.embedding import embedding_steps
+from probe.walking.output import closing_steps, mixed_steps, written_step
+from probe.walking.projections import projection_steps, read_step, state_step
+from probe.walking.scores import weight_steps
+from probe.walking.way import PositionKind, Step, Way
 
 LONGEST = 512  # tokens
 
@@ -38,9 +41,13 @@ class Walk:
     occurrence: int  # which one of the word's, from 1
     tokens: tuple[str, ...]  # slices of the text, names of special tokens
     target: int  # the token that is followed: the word's last
+    places: tuple[int, ...]  # all tokens of the word
+    covers: str  # the text that these tokens carry, which may be more than the word
     layer: Layer
     head: int
     heads: int
+    head_size: int  # how many numbers a head gives
+    width: int  # how many numbers a state has
     kv_head: int  # the key head that the head reads
     depth: tuple[int, ...]  # every layer that could have been asked
     position: PositionKind
@@ -77,6 +84,11 @@ def walk(
     progress counts three stages. Raises ModelError for a layer or head that is not there, for a model that is not
     float32 and for a family that cannot be followed, CasesError for a word that the text does not have.
     """
+    head = whole_number(head, "head", error=ModelError)
+    layer = None if layer is None else whole_number(layer, "layer", error=ModelError)
+    callback(progress, "progress", error=ModelError)
+    if route is not None:
+        is_a(route, Route, "route", wanted="what route_of(loaded) gives, or None", error=ModelError)
     (item,) = prepare(loaded, [case_of(text, target=target, occurrence=occurrence)], cut=cut_to_fit)
     if loaded.dtype != torch.float32:
         raise ModelError(f"{loaded.name} is {str(loaded.dtype).removeprefix('torch.')}: the walk compares in float32")
@@ -112,10 +124,11 @@ def walk(
     rows, writes = _follow(way)
     tell(3, 3)
     return Walk(
-        model=loaded.name, text=item.tokens.text,
-        word=target, occurrence=occurrence, tokens=way.labels, target=way.target, layer=layers[chosen], head=head,
-        heads=route.heads, kv_head=way.kv_head, depth=depth, position=way.position, steps=tuple(way.steps), rows=rows,
-        writes=writes,
+        model=loaded.name, text=item.tokens.text, word=target, occurrence=occurrence, tokens=way.labels,
+        target=way.target, places=item.target, covers=labels_of([np.array(item.target)], item.tokens)[0],
+        layer=layers[chosen], head=head, heads=route.heads, head_size=way.handed.value.shape[2],
+        width=trace.block.given[0].shape[-1], kv_head=way.kv_head, depth=depth, position=way.position,
+        steps=tuple(way.steps), rows=rows, writes=writes,
     )  # fmt: skip
 
 

@@ -1,13 +1,14 @@
 """One step of the walk, and the way so far: what has been found, and where to look for the next."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 
-from probe.algebra import Floats, agrees, gap
-from probe.blocktrace import BlockTrace, HandedOver
 from probe.models import LoadedModel
+from probe.walking.algebra import Floats, agrees, gap
+from probe.walking.blocktrace import BlockTrace, HandedOver
 
 PositionKind = Literal["learned", "sinusoidal", "rotary", "relative_bias", "alibi", "none"]
 
@@ -26,7 +27,8 @@ class Step:
     rows: tuple[str, ...] = ()  # what each row belongs to, tokens or heads
     columns: tuple[str, ...] = ()  # what each number belongs to, where it is a token
     form: str = ""  # which form of the formula the family has
-    detail: str = ""  # its number: a scale, a base
+    terms: tuple[str, ...] = ()  # parts that its formula has in this family: a bias, each row that is added
+    facts: Mapping[str, str | int] = field(default_factory=dict)  # its own numbers: a scale, a base, how many
     missing: str = ""  # why the family does not expose it
 
     @property

@@ -5,12 +5,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from probe import algebra
-from probe.algebra import BOUND, Floats, agrees, gap
-from probe.blocktrace import PRODUCTS, FunctionCall
-from probe.modulemath import numbers_of
 from probe.rows import ScoreTerms, allowed_keys
-from probe.way import Way
+from probe.walking import algebra
+from probe.walking.algebra import BOUND, Floats, agrees, gap
+from probe.walking.blocktrace import PRODUCTS
+from probe.walking.modulemath import numbers_of
+from probe.walking.way import Way
 from probe.worked import softmax
 
 
@@ -20,13 +20,13 @@ def weight_steps(way: Way) -> Floats:
     group = h.query.shape[0] // h.key.shape[0]
     keys = np.repeat(h.key, group, axis=0).astype(np.float64)  # [head, key, dim]
     scores = np.einsum("hd,hkd->hk", h.query[:, t].astype(np.float64), keys)
-    _grid_step(way, "scores", scores, tuple(name for name in PRODUCTS if name != "baddbmm"))
+    facts: dict[str, str | int] = {"d": h.query.shape[2], "c": f"{terms.scaling:.6g}"}
+    _grid_step(way, "scores", scores, tuple(name for name in PRODUCTS if name != "baddbmm"), facts=facts)
     current = scores * terms.scaling
-    form = "by_root" if abs(terms.scaling * h.query.shape[2] ** 0.5 - 1.0) < 1e-6 else "by_number"
-    _grid_step(way, "scaled", current, (), form=form, detail=f"{terms.scaling:.6g}")
+    _grid_step(way, "scaled", current, (), form=_scaling_form(terms.scaling, h.query.shape[2]), facts=facts)
     if terms.softcap is not None:
         current = terms.softcap * np.tanh(current / terms.softcap)
-        _grid_step(way, "softcap", current, (), detail=f"{terms.softcap:g}")
+        _grid_step(way, "softcap", current, (), form="capped", facts={"c": f"{terms.softcap:g}"})
     if terms.position_bias is not None:
         bias = _over_heads(terms.position_bias, t, scores.shape)
         _bias_row(way, bias[way.head])
@@ -35,13 +35,21 @@ def weight_steps(way: Way) -> Floats:
     allowed, added = _mask_row(terms, t, way.count, scores.shape)
     current = np.where(allowed, current + added, -np.inf)
     _mask_step(way, allowed[way.head])
+    _masked_step(way, current)
     weights, sink = _softmax(current, terms)
     own = _grid(way, weights, ("softmax",))
     kept = None if own is None else own[way.head]
-    way.add("weights", weights[way.head], kept, columns=way.labels, **_held(kept))
+    more = () if sink is None else ("sink",)
+    way.add("weights", weights[way.head], kept, columns=way.labels, terms=more, **_held(kept))
     if sink is not None:
         way.add("sink", sink[way.head], None if own is None else 1.0 - own[way.head].sum(), **_held(own))
     return weights
+
+
+def _scaling_form(scaling: float, dim: int) -> str:
+    if abs(scaling * dim**0.5 - 1.0) < 1e-6:
+        return "by_root"
+    return "by_one" if scaling == 1.0 else "by_number"
 
 
 def _bias_row(way: Way, own: Floats) -> None:
@@ -86,6 +94,22 @@ def _mask_step(way: Way, own: Any) -> None:
     way.add("mask", ours, own, columns=way.labels, form=form or "", missing="" if form else "other_mask")
 
 
+def _masked_step(way: Way, ours: Floats) -> None:
+    """The scores that go into the softmax: −inf where a key is hidden, which families write as a huge negative."""
+    calls = way.trace.grids
+    end = next((place for place, call in enumerate(calls) if call.name == "softmax"), len(calls))
+    held = [call.result for call in calls[:end]] + [array for call in calls[end : end + 1] for array in call.given]
+    rows = [row for array in held if (row := _of_target(array, way, ours.shape)) is not None]
+    hidden = [np.where(row > np.finfo(np.float32).min / 2, row, -np.inf) for row in rows]
+    own = min(hidden, key=lambda row: gap(ours, row), default=None)
+    found = own is not None and gap(ours, own) <= BOUND
+    count = int(np.isneginf(ours[way.head]).sum())
+    way.add(
+        "masked", ours[way.head], own[way.head] if own is not None and found else None, columns=way.labels,
+        form="hidden" if count else "none_hidden", facts={"count": count}, missing="" if found else "not_held",
+    )  # fmt: skip
+
+
 def _softmax(scores: Floats, terms: ScoreTerms) -> tuple[Floats, Floats | None]:
     if terms.sinks is None:
         return softmax(scores), None
@@ -114,10 +138,10 @@ def _over_heads(grid: torch.Tensor, target: int, shape: tuple[int, ...]) -> Floa
     return np.broadcast_to(rows[:, min(target, rows.shape[1] - 1), : shape[1]], shape)
 
 
-def _grid_step(way: Way, name: str, ours: Floats, functions: tuple[str, ...], form: str = "", detail: str = "") -> None:
+def _grid_step(way: Way, name: str, ours: Floats, functions: tuple[str, ...], **more: Any) -> None:
     own = _grid(way, ours, functions)
     kept = None if own is None else own[way.head]
-    way.add(name, ours[way.head], kept, columns=way.labels, form=form, detail=detail, **_held(kept))
+    way.add(name, ours[way.head], kept, columns=way.labels, **more, **_held(kept))
 
 
 def _held(own: Any) -> dict[str, str]:
@@ -134,15 +158,14 @@ def _grid(way: Way, ours: Floats, functions: tuple[str, ...]) -> Any:
     if "softmax" not in functions:
         end = next((place for place, call in enumerate(calls) if call.name == "softmax"), len(calls))
         calls = calls[:end]
-    grids = [_of_target(call, way, ours.shape) for call in calls if not functions or call.name in functions]
+    grids = [_of_target(call.result, way, ours.shape) for call in calls if not functions or call.name in functions]
     found = sorted((gap(ours, grid), place) for place, grid in enumerate(grids) if grid is not None)
     if not found or (not functions and found[0][0] > BOUND):
         return None
     return grids[found[0][1]]
 
 
-def _of_target(call: FunctionCall, way: Way, shape: tuple[int, ...]) -> Any:
-    array = call.result
+def _of_target(array: Any, way: Way, shape: tuple[int, ...]) -> Any:
     if array.ndim != 3 or array.shape[0] != shape[0] or array.shape[1] != way.count:
         return None
     return array[:, way.target, : shape[1]].astype(np.float64)

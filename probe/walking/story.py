@@ -2,14 +2,14 @@
 
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from probe.messages import Language, message
 from probe.report import Section, StepBlock, Table, Vector, percent, render_report
-from probe.walk_formulas import formula_of
+from probe.walking.blocks import Voice, columns_of, token_of, tokens_shown, walk_steps
+from probe.walking.formulas import formulas_of
 from probe.worked import (
     Example,
     attention_step,
@@ -21,34 +21,22 @@ from probe.worked import (
 )
 
 if TYPE_CHECKING:
-    from probe.walk import Walk
-    from probe.way import Step
+    from probe.walking.walk import Walk
 
 REAL_HEADS = 4
 GROWTH_DIMS = (4, 16, 64, 256, 1024)
 DRAWS = 400
-_MOST_ROWS = 12  # tokens or heads of one step
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Voice:
-    """One language."""
-
-    language: Language
-
-    def say(self, key: str, /, **values: object) -> str:
-        return message(f"walk.{key}", self.language, **values)
 
 
 def example_steps(language: Language) -> tuple[StepBlock, ...]:
     """Give the textbook example, to the digit."""
-    voice, example = _Voice(language=language), worked_example()
+    voice, example = Voice(language=language), worked_example()
     return (*_position_blocks(voice, example), *_attention_blocks(voice, example))
 
 
 def example_heads(language: Language) -> StepBlock:
     """Give the example in four heads of one dimension each: weights on each token, and the number that comes out."""
-    voice, example = _Voice(language=language), worked_example()
+    voice, example = Voice(language=language), worked_example()
     steps = head_steps(example, len(example.query))
     vectors = [
         Vector(
@@ -64,36 +52,26 @@ def example_heads(language: Language) -> StepBlock:
 
 def real_heads(walk: "Walk", language: Language) -> StepBlock:
     """Give up to four heads of the walk's layer, the asked one among them: weights on each token."""
-    voice = _Voice(language=language)
-    first = min(walk.head, max(0, walk.heads - REAL_HEADS))
+    voice = Voice(language=language)
+    first, shown = min(walk.head, max(0, walk.heads - REAL_HEADS)), list(tokens_shown(walk))
     vectors = [
         Vector(
             label=voice.say("head_row", number=head),
-            values=walk.rows[head],
-            columns=_columns(walk),
+            values=walk.rows[head][shown],
+            columns=tuple(columns_of(walk)[place] for place in shown),
             shares=True,
             marked=head == walk.head,
         )
         for head in range(first, min(walk.heads, first + REAL_HEADS))
     ]
-    title = voice.say("heads_real", model=walk.model, layer=walk.layer.index, token=_token(walk))
-    return StepBlock(title=title, vectors=tuple(vectors))
-
-
-def walk_steps(walk: "Walk", language: Language) -> tuple[StepBlock, ...]:
-    """Give a real model's steps, each beside the model's own number, or with the reason why there is none."""
-    voice = _Voice(language=language)
-    tokens = voice.say("tokens_text", count=len(walk.tokens), token=_token(walk))
-    first = StepBlock(
-        title=voice.say("tokens"),
-        text=(tokens, " · ".join(_columns(walk)), voice.say(f"kind_{walk.position}")),
-    )
-    return (first, *(_block(voice, walk, step) for step in walk.steps))
+    title = voice.say("heads_real", model=walk.model, layer=walk.layer.index, token=token_of(walk))
+    chosen = voice.say("heads_chosen", shown=len(vectors), count=walk.heads, head=walk.head)
+    return StepBlock(title=title, text=(chosen,) if len(vectors) < walk.heads else (), vectors=tuple(vectors))
 
 
 def walk_sections(walk: "Walk", language: Language) -> tuple[Section, ...]:
     """Give the whole page: example, real model, heads, the softmax as d grows, one map against several."""
-    voice = _Voice(language=language)
+    voice = Voice(language=language)
     title = voice.say("example")
     example = Section(
         key="example",
@@ -110,10 +88,19 @@ def walk_sections(walk: "Walk", language: Language) -> tuple[Section, ...]:
     heads = Section(
         key="heads",
         title=voice.say("heads"),
-        text=(voice.say("heads_text", model=walk.model, layer=walk.layer.index),),
+        text=(voice.say("heads_text", model=walk.model, layer=walk.layer.index), _width_text(voice, walk)),
         steps=(example_heads(language), real_heads(walk, language)),
     )
     return (example, real, heads, growth_section(language), *_single_section(voice, walk))
+
+
+def _width_text(voice: Voice, walk: "Walk") -> str:
+    """Whether this model's heads share its width evenly, from its own numbers."""
+    product = walk.heads * walk.head_size
+    numbers = {"model": walk.model, "heads": walk.heads, "size": walk.head_size, "product": product}
+    if product == walk.width:
+        return voice.say("heads_width_same", **numbers)
+    return voice.say("heads_width_other", width=walk.width, **numbers)
 
 
 def example_text() -> str:
@@ -121,50 +108,67 @@ def example_text() -> str:
     return "".join(worked_example().tokens)
 
 
-def page_of_walk(walk: "Walk", language: Language) -> str:
-    """Give the whole page as one string."""
+def page_of_walk(walk: "Walk", language: Language, *, command: str = "") -> str:
+    """Give the whole page as one string; `command` is what made it, if it is more than the walk itself can tell."""
     title, subtitle = page_title(walk, language)
     return render_report(
         walk_sections(walk, language),
         title=title,
         subtitle=subtitle,
         language=language,
-        manifest_rows=provenance(walk, language),
+        manifest_rows=provenance(walk, language, command=command),
         made_note=message("walk.made_note", language),
     )
 
 
 def page_title(walk: "Walk", language: Language) -> tuple[str, str]:
     """Give the page's title and subtitle."""
-    voice = _Voice(language=language)
+    voice = Voice(language=language)
     return voice.say("title", text=walk.text), voice.say("subtitle", model=walk.model)
 
 
-def provenance(walk: "Walk", language: Language) -> tuple[tuple[str, str], ...]:
+def provenance(walk: "Walk", language: Language, *, command: str = "") -> tuple[tuple[str, str], ...]:
     """Give what the foot of the page says of how it was made."""
-    voice = _Voice(language=language)
+    voice = Voice(language=language)
     options = [("--model", walk.model), ("--layer", walk.layer.index), ("--head", walk.head), ("--target", walk.word)]
     options += [("--occurrence", walk.occurrence)] * (walk.occurrence > 1)
-    command = [walk.text, *(str(part) for option in options for part in option)]
+    parts = [walk.text, *(str(part) for option in options for part in option)]
     return (
         (voice.say("made_model"), walk.model),
         (voice.say("made_layer"), f"{walk.layer.index} ({walk.layer.module}), {walk.head}"),
-        (voice.say("made_command"), f"python -m probe walk {shlex.join(command)} --out walk.html"),
+        (voice.say("made_command"), command or f"python -m probe walk {shlex.join(parts)} --out walk.html"),
     )
 
 
 def real_summary(walk: "Walk", language: Language) -> str:
     """Give the walk in one sentence: where it goes, and how many steps came out equal."""
     counted = [step for step in walk.steps if step.form != "given"]
-    return _Voice(language=language).say(
-        "real_text", token=_token(walk), layer=walk.layer.index, head=walk.head, text=walk.text,
-        equal=len(walk.equal), count=len(counted), listed=len(walk.listed),
+    voice = Voice(language=language)
+    said = voice.say(
+        "real_text", token=token_of(walk), layer=walk.layer.index, head=walk.head, text=walk.text,
+        equal=len(walk.equal), count=len(counted),
     )  # fmt: skip
+    return voice.joined([said, voice.say("real_listed", listed=len(walk.listed))] if walk.listed else [said])
+
+
+def real_place(walk: "Walk", language: Language, *, by_default: bool) -> str:
+    """Give model, layer and head in one line; by_default: nobody asked for this model."""
+    voice = Voice(language=language)
+    place = voice.say(
+        "place_real", model=walk.model, layer=walk.layer.index, last_layer=walk.depth[-1], head=walk.head,
+        last_head=walk.heads - 1,
+    )  # fmt: skip
+    return f"{place}\n{voice.say('place_default_model', model=walk.model)}" if by_default else place
+
+
+def example_first(walk: "Walk", language: Language) -> str:
+    """Give the line above an example that a real model follows."""
+    return Voice(language=language).say("example_first", place=real_place(walk, language, by_default=False))
 
 
 def growth_section(language: Language) -> Section:
     """Give the table of the softmax as d grows, with and without √d."""
-    voice = _Voice(language=language)
+    voice = Voice(language=language)
     found = softmax_growth(GROWTH_DIMS, draws=DRAWS)
     rows: tuple[tuple[str | int, ...], ...] = tuple(
         (each.dim, voice.say("yes" if each.scaled else "no"),
@@ -186,13 +190,13 @@ def _interval(part: tuple[float, float, float]) -> str:
     return f"{mean:.{decimals}f} ± {(high - low) / 2:.{decimals}f}"
 
 
-def _position_blocks(voice: _Voice, example: Example) -> Iterator[StepBlock]:
+def _position_blocks(voice: Voice, example: Example) -> Iterator[StepBlock]:
     rows = sinusoidal_rows(range(3), len(example.embedding))
     added = example.embedding + example.position
     yield StepBlock(
         title=voice.say("position"),
         text=(voice.say("position_text"),),
-        formula=formula_of("added", ""),
+        formulas=formulas_of("added"),
         vectors=(
             Vector(label=voice.say("embedding_row"), values=example.embedding, decimals=1),
             Vector(label=voice.say("position_row"), values=example.position, decimals=1),
@@ -202,7 +206,7 @@ def _position_blocks(voice: _Voice, example: Example) -> Iterator[StepBlock]:
     yield StepBlock(
         title=voice.say("sinusoidal"),
         text=(voice.say("sinusoidal_text"),),
-        formula=formula_of("position_row", "sinusoidal"),
+        formulas=formulas_of("position_row", "sinusoidal"),
         vectors=(
             *(Vector(label=voice.say("position_of", number=n), values=row) for n, row in enumerate(rows)),
             Vector(label=voice.say("sum_true"), values=example.embedding + rows[example.target], marked=True),
@@ -210,13 +214,13 @@ def _position_blocks(voice: _Voice, example: Example) -> Iterator[StepBlock]:
     )
 
 
-def _attention_blocks(voice: _Voice, example: Example) -> Iterator[StepBlock]:
+def _attention_blocks(voice: Voice, example: Example) -> Iterator[StepBlock]:
     found = attention_step(example.query, example.keys, example.values)
     word, columns = example.tokens[example.target], example.tokens
     yield StepBlock(
         title=voice.say("given"),
         text=(voice.say("given_text"),),
-        formula=formula_of("query", ""),
+        formulas=formulas_of("given"),
         vectors=(
             Vector(label=voice.say("query_of", token=word), values=example.query, decimals=1, marked=True),
             *(Vector(label=voice.say("key_of", token=t), values=k, decimals=1)
@@ -238,13 +242,13 @@ def _attention_blocks(voice: _Voice, example: Example) -> Iterator[StepBlock]:
         yield StepBlock(
             title=voice.say(f"ex_{name}"),
             text=(voice.say(f"ex_{name}_text", **more),),
-            formula=formula_of(name, ""),
+            formulas=formulas_of(name),
             vectors=(vector,),
         )
     yield StepBlock(
         title=voice.say("ex_output"),
         text=(voice.say("ex_output_text"),),
-        formula=formula_of("mixed", ""),
+        formulas=formulas_of("mixed"),
         vectors=(
             Vector(label=voice.say("rounded"), values=found.weights.round(3) @ example.values),
             Vector(label=voice.say("unrounded"), values=found.output, decimals=5, marked=True),
@@ -252,64 +256,7 @@ def _attention_blocks(voice: _Voice, example: Example) -> Iterator[StepBlock]:
     )
 
 
-def _block(voice: _Voice, walk: "Walk", step: "Step") -> StepBlock:
-    described = [voice.say(f"form_{step.form}")] if step.form else []
-    text = " ".join([*described, step.detail]).strip()
-    return StepBlock(
-        title=voice.say(f"step_{step.name}"),
-        text=(text,) if text else (),
-        formula=formula_of(step.name, step.form),
-        vectors=tuple(_vectors(voice, walk, step)),
-        verdict=verdict_of(step, voice.language),
-        passed=None if step.missing or step.form == "given" else True,
-    )
-
-
-def verdict_of(step: "Step", language: Language) -> str:
-    """Give what one step came to: its gap, or why there is none."""
-    voice = _Voice(language=language)
-    if step.missing:
-        return voice.say("verdict_missing", why=voice.say(f"missing_{step.missing}"))
-    if step.form == "given":
-        return voice.say("verdict_given")
-    return voice.say("verdict_equal", gap=_power_of_ten(step.gap or 0.0))
-
-
-def _power_of_ten(value: float) -> str:
-    """Give a small number as 2.7 × 10⁻⁷."""
-    if value == 0:
-        return "0"
-    digits, exponent = f"{value:.1e}".split("e")
-    raised = str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
-    return f"{digits} × 10{raised}"
-
-
-def _vectors(voice: _Voice, walk: "Walk", step: "Step") -> Iterator[Vector]:
-    """One vector by the formula and as the model has it, or, of many, the model's own."""
-    numbers = step.numbers
-    if numbers is None:
-        return
-    names = step.rows or (_token(walk),)
-    if step.name == "heads":
-        names = tuple(voice.say("head_row", number=number) for number in names)
-    sides = (("by_formula", step.ours), ("in_model", step.own))
-    pairs = [(voice.say(key), part[0]) for key, part in sides if part is not None]
-    if len(numbers) > 1 or step.form == "given":
-        pairs = list(zip(names, numbers[:_MOST_ROWS], strict=False))
-    shares = step.name in ("weights", "mask", "sink")
-    columns = _columns(walk) if step.columns else ()
-    for place, (label, values) in enumerate(pairs):
-        yield Vector(
-            label=label,
-            values=values,
-            columns=columns if len(columns) <= 16 else (),
-            decimals=0 if step.name == "mask" else 4,
-            shares=shares,
-            marked=len(numbers) > 1 and place == (walk.head if step.name == "heads" else walk.target),
-        )
-
-
-def _single_section(voice: _Voice, walk: "Walk") -> Iterator[Section]:
+def _single_section(voice: Voice, walk: "Walk") -> Iterator[Section]:
     if walk.writes is None or walk.heads < 2:
         return
     found = best_single_map(walk.rows, walk.writes)
@@ -320,7 +267,7 @@ def _single_section(voice: _Voice, walk: "Walk") -> Iterator[Section]:
     }
     rows = tuple(
         (token, float(best), float(mean), float(free))
-        for token, best, mean, free in zip(_columns(walk), found.best, found.mean, found.free, strict=True)
+        for token, best, mean, free in zip(columns_of(walk), found.best, found.mean, found.free, strict=True)
     )
     table = Table(
         caption=voice.say("single_table"),
@@ -330,15 +277,6 @@ def _single_section(voice: _Voice, walk: "Walk") -> Iterator[Section]:
     yield Section(
         key="single",
         title=voice.say("single"),
-        text=(voice.say("single_text", heads=walk.heads, token=_token(walk), **shares),),
+        text=(voice.say("single_text", heads=walk.heads, token=token_of(walk), **shares),),
         tables=(table,),
     )
-
-
-def _token(walk: "Walk") -> str:
-    return walk.tokens[walk.target] or "∅"
-
-
-def _columns(walk: "Walk") -> tuple[str, ...]:
-    """The tokens as column names; one that carries no text would be a blank."""
-    return tuple(token if token.strip() else "␣" for token in walk.tokens)

@@ -4,38 +4,36 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from probe.messages import Language, message
 from probe.report import StepBlock, Vector, linear_text
-
-SHOWN = 6  # numbers of a long vector
-_WRITTEN_OUT = 16
-_MOST_ROWS = 8
+from probe.report.cells import FIRST, WRITTEN_OUT
 
 Lines = tuple[str, str, tuple[str, ...], list[tuple[str, ...]], str]
 """Title, formula, paragraphs, rows of a name and its cells, verdict."""
 
 
-def lines_of(steps: tuple[StepBlock, ...]) -> Iterator[Lines]:
+def lines_of(steps: tuple[StepBlock, ...], language: Language) -> Iterator[Lines]:
     """Give each step as print_steps wants it; where numbers belong to tokens, the tokens stand above them."""
     for step in steps:
-        formula = "" if step.formula is None else " ".join(linear_text(step.formula).split())
+        formula = " ,  ".join(" ".join(linear_text(formula).split()) for formula in step.formulas)
         rows: list[tuple[str, ...]] = []
         columns: tuple[str, ...] = ()
-        for vector in step.vectors[:_MOST_ROWS]:
+        for vector in step.vectors:
             if vector.columns and vector.columns != columns:
                 rows.append(("", *vector.columns))
                 columns = vector.columns
-            rows.append((vector.label, *_cells(vector)))
-        if len(step.vectors) > _MOST_ROWS:
-            rows.append((f"… {len(step.vectors) - _MOST_ROWS}",))
+            rows.append((vector.label, *_cells(vector, language)))
         yield step.title, formula, step.text, rows, step.verdict
 
 
-def _cells(vector: Vector) -> tuple[str, ...]:
+def _cells(vector: Vector, language: Language) -> tuple[str, ...]:
     values = vector.values
-    if len(values) <= _WRITTEN_OUT:
+    if len(values) <= WRITTEN_OUT:
         return tuple(_written(float(value), vector.decimals) for value in values)
-    first = tuple(_written(float(value), vector.decimals) for value in values[:SHOWN])
-    return (*first, f"… {len(values)}", f"‖ {np.linalg.norm(values):.4g} ‖")
+    first = tuple(_written(float(value), vector.decimals) for value in values[:FIRST])
+    length = f"{np.linalg.norm(values[np.isfinite(values)]):.4g}"
+    more = (message("walk.numbers", language, count=len(values)), message("walk.length", language, length=length))
+    return (*first, "…", *more)
 
 
 def _written(value: float, decimals: int) -> str:

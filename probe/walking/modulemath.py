@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from probe import algebra
-from probe.algebra import Floats, agrees
-from probe.blocktrace import ModuleCall
+from probe.walking import algebra
+from probe.walking.algebra import Floats, agrees
+from probe.walking.blocktrace import ModuleCall
 
 
 def by_formula(call: ModuleCall) -> tuple[str, Any]:
@@ -57,6 +57,15 @@ def matrix_of(module: Any, width: int) -> tuple[Floats, Floats]:
             return (numbers_of(module(unit)) - bias).T, bias
     bias = numbers_of(module.bias)
     return weight, np.zeros(len(weight)) if bias is None else bias
+
+
+def terms_of(module: Any) -> tuple[str, ...]:
+    """Which learned parts a norm (scale, shift) or a linear map (bias) has beside what its formula always holds."""
+    bias = getattr(getattr(module, "base_layer", module), "bias", None)
+    if is_linear(module):
+        return () if bias is None else ("bias",)
+    learned = (("scale", getattr(module, "weight", None)), ("shift", bias))
+    return tuple(name for name, numbers in learned if numbers is not None)
 
 
 def is_linear(module: Any) -> bool:

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from probe.algebra import agrees
 from probe.errors import TapError
 from probe.labels import Layer
 from probe.models import LoadedModel
@@ -24,6 +23,7 @@ from probe.rowrequest import AttentionCall, RowRequest
 from probe.rows import ScoreTerms
 from probe.rowtap import tap
 from probe.switching import eagerly
+from probe.walking.algebra import agrees
 
 Array = NDArray[Any]
 PRODUCTS = ("matmul", "bmm", "baddbmm", "einsum", "__matmul__", "__rmatmul__")

@@ -4,6 +4,7 @@ A form counts as found where its formula gives the model's own numbers; nothing 
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -48,8 +49,30 @@ def norm_forms(x: ArrayLike, weight: ArrayLike | None, bias: ArrayLike | None, e
         yield "rms_norm_one", rms * (1.0 + scale) + shift  # Gemma stores the weight's difference from one
 
 
-def rotation_forms(x: ArrayLike, cos: ArrayLike, sin: ArrayLike) -> Iterator[tuple[str, Floats]]:
-    """Give each form of a rotary position turn: x [head, token, dim], cos and sin [token, angles] -> (form, x turned).
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Turn:
+    """A rotary turn that was tried: its form, what comes out, and one angle for each pair of numbers."""
+
+    form: str
+    turned: Floats  # [head, token, dim]
+    cos: Floats  # [token, pair]
+    sin: Floats  # [token, pair]
+
+    @property
+    def start(self) -> int:
+        """The first number that is turned."""
+        return self.turned.shape[-1] - 2 * self.cos.shape[-1] if self.form.endswith("last") else 0
+
+    @property
+    def first_pair(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """The places of the first pair, before and after the turn."""
+        halves, neighbours = ((self.start, self.start + step) for step in (self.cos.shape[-1], 1))
+        before = halves if self.form.startswith("halves") else neighbours
+        return before, halves if self.form.startswith("neighbours_sorted") else before
+
+
+def rotation_forms(x: ArrayLike, cos: ArrayLike, sin: ArrayLike) -> Iterator[Turn]:
+    """Give each form of a rotary position turn of x [head, token, dim] by cos and sin [token, angles].
 
     Pairs are halves (i, i + r / 2) or neighbours (2i, 2i + 1); the turned part is the first or the last r numbers.
     Su et al. 2021, "RoFormer".
@@ -63,14 +86,14 @@ def rotation_forms(x: ArrayLike, cos: ArrayLike, sin: ArrayLike) -> Iterator[tup
         yield from _turned_parts(given, c[:, ::2], s[:, ::2])
 
 
-def _turned_parts(x: Floats, cos: Floats, sin: Floats) -> Iterator[tuple[str, Floats]]:
+def _turned_parts(x: Floats, cos: Floats, sin: Floats) -> Iterator[Turn]:
     turned, dim = 2 * cos.shape[-1], x.shape[-1]
     places = {"first": slice(0, turned), "last": slice(dim - turned, dim)} if turned < dim else {"all": slice(0, dim)}
     for place, part in places.items():
         for pairs, rotated in _turned(x[..., part], cos, sin):
             result = x.copy()
             result[..., part] = rotated
-            yield f"{pairs}_{place}", result
+            yield Turn(form=f"{pairs}_{place}", turned=result, cos=cos, sin=sin)
 
 
 def _turned(x: Floats, cos: Floats, sin: Floats) -> Iterator[tuple[str, Floats]]:
