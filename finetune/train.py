@@ -44,8 +44,11 @@ def train(
     ConfigError where the configuration changed since, both naming what differs.
     """
     folder = config.folder
-    start = open_folder(folder, config, resume=resume)
+    start = check_folder(folder, config, resume=resume)
     prepared = prepare_run(config, device=device, progress=progress)
+    if not resume:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / CONFIG).write_text(_as_yaml(config), encoding="utf-8")
     trainer, plan = make_trainer(config, prepared, folder=folder, start=start, progress=progress)
     if progress is not None:
         progress("training", 0, 1)
@@ -58,14 +61,17 @@ def train(
     return Trained(folder=folder, metrics=metrics, steps=int(trainer.state.global_step), notes=prepared.learner.notes)
 
 
-def open_folder(folder: Path, config: RunConfig, *, resume: bool) -> Path | None:
-    """Make the run folder, or find the checkpoint to go on from; None where the run starts at its beginning."""
+def check_folder(folder: Path, config: RunConfig, *, resume: bool) -> Path | None:
+    """Refuse a folder of another run, and find the checkpoint to go on from; None where the run starts at its start.
+
+    Nothing is written: a run whose model or texts cannot be read leaves no folder.
+    """
     written = folder / CONFIG
     if not resume:
-        if folder.exists() and any(folder.iterdir()):
+        if folder.is_dir() and any(folder.iterdir()):
             raise TrainingError(f"{folder} is not empty: give --resume to go on with that run, or another --out")
-        folder.mkdir(parents=True, exist_ok=True)
-        written.write_text(_as_yaml(config), encoding="utf-8")
+        if folder.exists() and not folder.is_dir():
+            raise TrainingError(f"{folder} is a file: give another --out")
         return None
     if not written.is_file():
         raise TrainingError(f"{folder}: no run to resume ({CONFIG} is missing)")

@@ -661,14 +661,34 @@ def test_an_earlier_run_survives_a_report_that_fails(bert: Path, tmp_path: Path)
 # --- the other program ------------------------------------------------------------------------------------------
 
 
-def test_finetune_says_that_it_holds_no_command_yet() -> None:
+def test_finetune_lists_its_commands_and_refuses_what_is_none_of_them() -> None:
     done = program("--help", module="finetune")
-    assert done.returncode == 0 and "not part of this version" in " ".join(done.stdout.split())
-    assert program("--version", module="finetune").stdout.startswith("cijing ")
-    refused = program("train", "config.yaml", module="finetune")
-    assert (
-        refused.returncode == 2 and refused.stderr.startswith("no command 'train'") and refused.stderr.count("\n") == 1
-    )
+    assert done.returncode == 0 and "train" in done.stdout and "check" in done.stdout
+    refused = program("teach", "config.yaml", module="finetune")
+    assert refused.returncode == 2 and "teach" in refused.stderr and "Traceback" not in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["train"], "give a configuration file, or --model and --data"),
+        (["train", "nothing.yaml"], "shipped are apple_senses, biochem_lm, chips_lm"),
+        (["train", "chips_lm", "--set", "lora.rr=3"], "lora.rr: unknown key; did you mean r?"),
+        (["train", "chips_lm", "--set", "lora"], "KEY=VALUE"),
+        (["train", "--model", "builtin:nope", "--data", "chips/train", "--set", "attention.mode=none"], "no builtin model"),
+        (["train", "chips_lm", "--pairs", "none.yaml"], "none.yaml"),
+        (["train", "--model", "builtin:e5-small", "--data", "missing.jsonl"], "missing.jsonl"),
+        (["mine", "missing.jsonl", "--out", "pairs.txt"], "ending in .yaml"),
+    ],
+)
+def test_a_mistake_in_a_command_of_finetune_is_one_line_with_what_is_allowed(
+    arguments: list[str], said: str, tmp_path: Path
+) -> None:
+    out = ["--out", str(tmp_path / "run")] if arguments[0] == "train" else []
+    done = program(*arguments, *out, module="finetune")
+    assert done.returncode == 2, done.stderr
+    assert said in done.stderr and "Traceback" not in done.stderr
+    assert not (tmp_path / "run").exists()
 
 
 def test_an_unknown_claim_is_refused_in_one_line_with_the_valid_ones(capsys: pytest.CaptureFixture[str]) -> None:
