@@ -138,7 +138,10 @@ def _with_task_head(config: RunConfig, loaded: LoadedModel, labels: Sequence[str
 
 
 def headed_model(task: Task, settings: Any, *, labels: Sequence[str], pad_id: int | None) -> Any:
-    """A model with the task's head, new from its head to its feet; `settings` learns of the classes."""
+    """A model with the task's head, new from its head to its feet; `settings` learns of the classes.
+
+    ConfigError for a family that has no such head.
+    """
     import transformers
 
     if task == "classification":
@@ -146,7 +149,10 @@ def headed_model(task: Task, settings: Any, *, labels: Sequence[str], pad_id: in
         settings.id2label = dict(enumerate(labels))
         settings.label2id = {label: place for place, label in enumerate(labels)}
         settings.pad_token_id = pad_id
-    return getattr(transformers, MODEL_CLASSES[task]).from_config(settings)
+    try:
+        return getattr(transformers, MODEL_CLASSES[task]).from_config(settings)
+    except ValueError as error:  # names all the families that have one
+        raise ConfigError(f"task {task}: the family {settings.model_type} has no head for it") from error
 
 
 def untrained_note(head: Any) -> str:

@@ -70,7 +70,7 @@ def _learned(example: ShownExample) -> Iterator[str]:
         return
     yield from (str(len(example.learned)), "of", f"{len(example.words)}:")
     if example.learned == tuple(range(1, len(example.words))):
-        yield "all but the first, which nothing precedes"
+        yield from ("all", "but", "the", "first,", "which", "nothing", "precedes")
         return
     before = -1
     for place in example.learned:
