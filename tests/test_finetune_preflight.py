@@ -251,6 +251,8 @@ def test_lora_without_keys_or_above_the_supervised_layers_is_named(desk):
     assert names(inspect_run(desk.config(model, lora={"targets": ["q_proj", "v_proj"]}))) == []
     above = inspect_run(desk.config(model, pairs=PAIRS, attention={"layers": [0, 1]}, lora={"layers": [2]}))
     assert "LoRA begins at layer 2, above all supervised layers (0, 1)" in said(above, "layers")
+    at = inspect_run(desk.config(model, pairs=PAIRS, attention={"layers": [0, 1]}, lora={"layers": [1]}))
+    assert names(at) == []
     assert "nothing is trained" in said(inspect_run(desk.config(model, lora={"layers": [9]})), "layers")
 
 
