@@ -92,12 +92,14 @@ def encoding_of(
     )  # fmt: skip
 
 
-def encode_row(row: Mapping[str, Any], tokenizer: Any, encoding: Encoding) -> tuple[Encoded, ...]:
+def encode_row(
+    row: Mapping[str, Any], tokenizer: Any, encoding: Encoding, *, keep_words: bool = False
+) -> tuple[Encoded, ...]:
     """Encode a row of a corpus's part, with its `index`: one example, or the pieces of a long text."""
     record, index = record_of(row), int(row["index"])
     if encoding.split_long and encoding.task in ("causal-lm", "masked-lm") and record.text:
-        return encode_pieces(record, tokenizer, encoding, index=index)
-    return (encode(record, tokenizer, encoding, index=index),)
+        return encode_pieces(record, tokenizer, encoding, index=index, keep_words=keep_words)
+    return (encode(record, tokenizer, encoding, index=index, keep_words=keep_words),)
 
 
 def encode(record: Record, tokenizer: Any, encoding: Encoding, *, index: int = 0, keep_words: bool = False) -> Encoded:
@@ -113,7 +115,9 @@ def encode(record: Record, tokenizer: Any, encoding: Encoding, *, index: int = 0
         return _single(record, text, encoding, index=index, keep_words=keep_words)
 
 
-def encode_pieces(record: Record, tokenizer: Any, encoding: Encoding, *, index: int = 0) -> tuple[Encoded, ...]:
+def encode_pieces(
+    record: Record, tokenizer: Any, encoding: Encoding, *, index: int = 0, keep_words: bool = False
+) -> tuple[Encoded, ...]:
     """Put a text of a language model on tokens, in as many pieces as its length needs, nothing lost.
 
     Each piece begins with the start token; a pair that no piece holds whole is truncated, and told with the first.
@@ -129,6 +133,7 @@ def encode_pieces(record: Record, tokenizer: Any, encoding: Encoding, *, index: 
             replace(
                 _example(record, text, cut, encoding, index=index), pairs=tuple(met.values()), piece=number, cut=0,
                 unmet=(*unmet, *lost) if number == 0 else (),
+                words=tuple(text.tokens.labels[place] for place in cut.kept) if keep_words else (),
             )
             for number, (cut, met) in enumerate(zip(cuts, pieces, strict=True))
         )  # fmt: skip

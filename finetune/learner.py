@@ -9,7 +9,7 @@ from torch import nn
 
 from finetune.config import LoraConfig, RunConfig
 from finetune.errors import ConfigError
-from finetune.tasks import MODEL_CLASSES, PEFT_TASKS, READING, head_for
+from finetune.tasks import MODEL_CLASSES, PEFT_TASKS, READING, Task, head_for
 from probe import LoadedModel, load_model
 
 # How families call the linear maps of attention: query and key (or one map for all three), value, output.
@@ -40,8 +40,7 @@ def make_learner(config: RunConfig, *, labels: Sequence[str], device: str = "aut
         config.model, device=device, dtype="float32", head="lm" if config.task == "causal-lm" else "none",
         revision=config.revision, trust_remote_code=config.trust_remote_code,
     )  # fmt: skip
-    if loaded.kind != "decoder" and config.task == "causal-lm":
-        raise ConfigError(f"task causal-lm: {config.model} does not read from left to right; allowed is a causal model")
+    refuse_unfit(config, kind=loaded.kind)
     torch.manual_seed(config.seed)
     base, notes = _with_task_head(config, loaded, labels)
     targets = lora_targets(base, config.lora)
@@ -50,6 +49,16 @@ def make_learner(config: RunConfig, *, labels: Sequence[str], device: str = "aut
         head = head_for(config.task, width=_width(base), classes=len(labels))
         model.reading_head = head.to(loaded.device) if head is not None else None
     return Learner(model=model, loaded=loaded, targets=targets, notes=notes)
+
+
+def refuse_unfit(config: RunConfig, *, kind: str) -> None:
+    """ConfigError for a task that this kind of model has not, and for weights that cannot be quantised here."""
+    if kind != "decoder" and config.task == "causal-lm":
+        raise ConfigError(f"task causal-lm: {config.model} does not read from left to right; allowed is a causal model")
+    if config.lora.quantize == "4bit":
+        raise ConfigError(
+            "lora.quantize 4bit needs bitsandbytes and a CUDA device; allowed here is none: LoRA on float32 weights"
+        )
 
 
 def lora_targets(model: nn.Module, settings: LoraConfig) -> tuple[str, ...]:
@@ -120,30 +129,40 @@ def _output_names(model: nn.Module) -> set[str]:
 def _with_task_head(config: RunConfig, loaded: LoadedModel, labels: Sequence[str]) -> tuple[Any, tuple[str, ...]]:
     if config.task in ("causal-lm", *READING):
         return loaded.model, ()
-    import transformers
-
-    settings = loaded.backbone.config
-    if config.task == "classification":
-        settings.num_labels = len(labels)
-        settings.id2label = dict(enumerate(labels))
-        settings.label2id = {label: place for place, label in enumerate(labels)}
-        settings.pad_token_id = loaded.tokenizer.pad_token_id
-    model = getattr(transformers, MODEL_CLASSES[config.task]).from_config(settings)
+    model = headed_model(config.task, loaded.backbone.config, labels=labels, pad_id=loaded.tokenizer.pad_token_id)
     place = model.base_model_prefix
     if not hasattr(model, place):
         raise ConfigError(f"task {config.task}: {type(model).__name__} has no part {place!r} to take the weights of")
     setattr(model, place, loaded.backbone)
-    note = f"the head of {type(model).__name__} starts untrained: its first answers mean nothing"
-    return model.to(loaded.device).eval(), (note,)
+    return model.to(loaded.device).eval(), (untrained_note(model),)
+
+
+def headed_model(task: Task, settings: Any, *, labels: Sequence[str], pad_id: int | None) -> Any:
+    """A model with the task's head, new from its head to its feet; `settings` learns of the classes.
+
+    ConfigError for a family that has no such head.
+    """
+    import transformers
+
+    if task == "classification":
+        settings.num_labels = len(labels)
+        settings.id2label = dict(enumerate(labels))
+        settings.label2id = {label: place for place, label in enumerate(labels)}
+        settings.pad_token_id = pad_id
+    try:
+        return getattr(transformers, MODEL_CLASSES[task]).from_config(settings)
+    except ValueError as error:  # names all the families that have one
+        raise ConfigError(f"task {task}: the family {settings.model_type} has no head for it") from error
+
+
+def untrained_note(head: Any) -> str:
+    """What a reader must know of a head that was never trained."""
+    return f"the head of {type(head).__name__} starts untrained: its first answers mean nothing"
 
 
 def _adapted(base: Any, config: RunConfig, targets: tuple[str, ...]) -> Any:
     import peft
 
-    if config.lora.quantize == "4bit":
-        raise ConfigError(
-            "lora.quantize 4bit needs bitsandbytes and a CUDA device; allowed here is none: LoRA on float32 weights"
-        )
     settings = config.lora
     return peft.get_peft_model(
         base,

@@ -50,14 +50,15 @@ def tally(documents: Iterable[Encoded], book: PairBook | None, rules: Sequence[i
     for document in documents:
         parts = [document, *([document.second] if document.second is not None else [])]
         for part in parts:
-            met.update(_name(pair.rule, book) for pair in part.pairs)
+            met.update(rule_name(pair.rule, book) for pair in part.pairs)
             for one in part.unmet:
-                unmet.setdefault(_name(one.rule, book), Counter())[one.reason] += 1
+                unmet.setdefault(rule_name(one.rule, book), Counter())[one.reason] += 1
     own = sorted({*met, *unmet} - set(names))
     return PairTally(names=(*names, *own), met=dict(met), unmet={name: dict(counts) for name, counts in unmet.items()})
 
 
-def _name(rule: int, book: PairBook | None) -> str:
+def rule_name(rule: int, book: PairBook | None) -> str:
+    """What a pair's rule is called: `query → key` of the book, or where else it comes from."""
     return str(book.pairs[rule]) if book is not None and rule >= 0 else {-1: "pairs of the data", -2: "targets"}[rule]
 
 

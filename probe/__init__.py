@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from probe.models import KnownModel, LoadedModel, known_models, load_model, model_from_parts
     from probe.observing import StudySettings
     from probe.options import OnceEach
+    from probe.outlines import Outline, model_outline
     from probe.report import Picture, Section, Table, render_report
     from probe.routes import Route, batch_for, route_of
     from probe.rowrequest import RowRequest
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from probe.spans import Span, TokenMap, labels_of, merge_rows, tokenize, tokens_of, words_of
     from probe.stats import bootstrap
     from probe.study import run_report
-    from probe.terminal import open_console, show_progress, text_table
+    from probe.terminal import open_console, show_progress, text_table, visible
     from probe.walking.story import page_of_walk, walk_sections
     from probe.walking.walk import Walk
     from probe.walking.walk import walk as walk_through
@@ -61,18 +62,18 @@ if TYPE_CHECKING:
 __all__ = [
     "FOCUS", "WEIGHTINGS", "AttentionStep", "Capture", "CaptureOptions", "Case", "CaseSet", "CheckItem",
     "CheckReport", "CijingError", "CutEffects", "EdgeEdit", "GenerationRows", "HeadEdit", "KnownModel", "Layer",
-    "LoadedModel", "Measure", "OnceEach", "Picture", "Prepared", "Route", "RowRequest", "RunFolder", "Section",
-    "Span", "Step", "StudySettings", "Table", "TokenMap", "Walk", "as_program", "attached", "attention_step",
+    "LoadedModel", "Measure", "OnceEach", "Outline", "Picture", "Prepared", "Route", "RowRequest", "RunFolder",
+    "Section", "Span", "Step", "StudySettings", "Table", "TokenMap", "Walk", "as_program", "attached", "attention_step",
     "attention_table", "batch_for", "benjamini_hochberg", "bertviz_arguments", "best_single_map", "bootstrap",
     "capture_cases", "case_of", "check_model", "context_embedding", "contrasts_of", "cosines_by_sense",
     "cut_effects", "default_readout", "differences", "entropy_share", "exit_code", "flip_tests", "focus",
     "generate_rows", "head_map", "head_steps", "hooked_tensors", "known_models", "labels_of", "layer_curve",
-    "load_capture", "load_cases", "load_model", "merge_rows", "merged_row", "model_from_parts",
+    "load_capture", "load_cases", "load_model", "merge_rows", "merged_row", "model_from_parts", "model_outline",
     "most_frequent_sense", "open_console", "open_run", "page_of_walk", "png_bytes", "prepare", "read_state",
     "render_report", "replay_rows", "route_of", "run_comparison", "run_report", "save_capture", "save_png",
     "save_tensors", "say", "sense_accuracy", "sentence_map", "shipped_sets", "show_progress", "silhouette",
     "sinusoidal_rows", "slot_pairs", "softmax_growth", "tap", "text_table", "tokenize", "tokens_of",
-    "two_characters_rule", "walk_sections", "walk_through", "weighted_lengths", "weighted_rows", "words_of",
+    "two_characters_rule", "visible", "walk_sections", "walk_through", "weighted_lengths", "weighted_rows", "words_of",
     "worked_example",
 ]  # fmt: skip
 
@@ -114,6 +115,7 @@ _NAMES_OF = {
     "models": ("KnownModel", "LoadedModel", "known_models", "load_model", "model_from_parts"),
     "observing": ("StudySettings",),
     "options": ("OnceEach",),
+    "outlines": ("Outline", "model_outline"),
     "report": ("Picture", "Section", "Table", "render_report"),
     "routes": ("Route", "batch_for", "route_of"),
     "rowrequest": ("RowRequest",),
@@ -123,7 +125,7 @@ _NAMES_OF = {
     "spans": ("Span", "TokenMap", "labels_of", "merge_rows", "tokenize", "tokens_of", "words_of"),
     "stats": ("bootstrap",),
     "study": ("run_report",),
-    "terminal": ("open_console", "show_progress", "text_table"),
+    "terminal": ("open_console", "show_progress", "text_table", "visible"),
     "walking.story": ("page_of_walk", "walk_sections"),
     "walking.walk": ("Walk", "walk_through"),
     "walking.way": ("Step",),

@@ -15,10 +15,9 @@ FILES = (
     "*.jinja",
     "*.model",
     "*.tiktoken",
-    "model.safetensors",
-    "model-*-of-*.safetensors",
     "adapter_model.safetensors",
 )
+WEIGHTS = ("model.safetensors", "model-*-of-*.safetensors")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,20 +29,27 @@ class HubCopy:
 
 
 def hub_copy(
-    repository: str, *, revision: str | None = None, code: bool = False, progress: Progress | None = None
+    repository: str,
+    *,
+    revision: str | None = None,
+    code: bool = False,
+    progress: Progress | None = None,
+    weights: bool = True,
 ) -> HubCopy:
     """The repository's configuration, tokenizer and safetensors, downloaded or from the cache.
 
-    Without a network (or with HF_HUB_OFFLINE) what the cache holds is used. Python files come only with `code`.
+    Without a network (or with HF_HUB_OFFLINE) what the cache holds is used. Python files come only with `code`, and
+    without `weights` those of the model stay where they are.
     """
     from huggingface_hub import constants
 
     facts = None if constants.HF_HUB_OFFLINE else _ask(repository, revision)
     if facts is not None:
-        _check_weights(repository, [file.rfilename for file in facts.siblings or ()])
+        if weights:
+            _check_weights(repository, [file.rfilename for file in facts.siblings or ()])
         if progress:
             progress(f"{repository}: fetching what is not yet in the cache")
-    patterns = [*FILES, "*.py"] if code else list(FILES)
+    patterns = [*FILES, *(WEIGHTS if weights else ()), *(["*.py"] if code else [])]
     folder = _snapshot(repository, revision, patterns, online=facts is not None)
     licence = getattr(facts.card_data, "license", None) if facts is not None and facts.card_data else None
     origin = {"source": "hub", "id": repository, "revision": folder.name}

@@ -148,13 +148,13 @@ def load_model(
     found = find_source(source, access)
     if revision and found.origin["source"] in ("folder", "gguf"):
         raise ModelError(f"{found.name} is local and has no revisions; leave revision {revision!r} out")
-    with collected_advice() as advice, _one_line(found.name):
+    with collected_advice() as advice, one_line(found.name):
         with without_bars(stubborn=found.gguf is not None):
             model, notes = _load(found, settings)
         if tokenizer is None:
-            tokenizer = _load_tokenizer(found, settings)
+            tokenizer = load_tokenizer(found, code=settings.code)
         elif isinstance(tokenizer, str | Path):
-            tokenizer = _load_tokenizer(_tokenizer_source(tokenizer, access), settings)
+            tokenizer = load_tokenizer(_tokenizer_source(tokenizer, access), code=settings.code)
         model.to(where)
     notes = (*found.notes, *notes, *advice)
     return _described(model, tokenizer, name=found.name, origin=found.origin, notes=notes)
@@ -261,7 +261,7 @@ def _dtype(wanted: str, device: Any) -> Any:
 
 
 @contextmanager
-def _one_line(name: str) -> Iterator[None]:
+def one_line(name: str) -> Iterator[None]:
     """What the libraries raise while they load, as one line that names the model."""
     from safetensors import SafetensorError
 
@@ -282,16 +282,16 @@ def _load(source: Source, settings: _Settings) -> tuple[Any, tuple[str, ...]]:
     """The model on the CPU and notes on what was newly initialised or left over."""
     from transformers import AutoConfig
 
-    _check_code(source, settings)
+    check_code(source, code=settings.code)
     arguments = settings.loading(source)
     arguments = {key: value for key, value in arguments.items() if key not in ("use_safetensors", "dtype")}
     config = AutoConfig.from_pretrained(source.folder, **arguments)
     if source.adapter is None and source.gguf:
         # transformers knows a GGUF file's tensors by their names in the whole model only
-        model, notes = _load_class(source, settings, _head_class(config, source.name), config)
+        model, notes = _load_class(source, settings, head_class(config, source.name), config)
         return (model if settings.head == "lm" else backbone_of(model)), notes
     if source.adapter is None:
-        kind = _head_class(config, source.name) if settings.head == "lm" else "AutoModel"
+        kind = head_class(config, source.name) if settings.head == "lm" else "AutoModel"
         return _load_class(source, settings, kind, config)
     labels = adapters.label_count(source.adapter)
     if labels is not None:
@@ -304,17 +304,17 @@ def _load(source: Source, settings: _Settings) -> tuple[Any, tuple[str, ...]]:
     return adapters.attach(model, source.adapter, source.name), notes
 
 
-def _check_code(source: Source, settings: _Settings) -> None:
+def check_code(source: Source, *, code: bool) -> None:
     """Says what a model with Python code of its own needs, before the library would ask or guess."""
     from transformers import CONFIG_MAPPING
 
-    if settings.code or source.gguf:
+    if code or source.gguf:
         return
     config = json.loads((source.folder / "config.json").read_text(encoding="utf-8"))
     if config.get("auto_map") and config.get("model_type") not in CONFIG_MAPPING:
-        code = sorted({f"{str(entry).rpartition('--')[2].split('.')[0]}.py" for entry in config["auto_map"].values()})
+        files = sorted({f"{str(entry).rpartition('--')[2].split('.')[0]}.py" for entry in config["auto_map"].values()})
         raise ModelError(
-            f"{source.name} needs its own Python code ({', '.join(code)}): read it, and if you trust it, "
+            f"{source.name} needs its own Python code ({', '.join(files)}): read it, and if you trust it, "
             "allow it with trust_remote_code"
         )
 
@@ -370,7 +370,7 @@ def _without_pooler(model: Any, missing: list[str]) -> tuple[str, ...]:
     return (f"newly initialised, not trained: the pooler ({len(missing)} weights); it is not used here",)
 
 
-def _head_class(config: Any, name: str) -> str:
+def head_class(config: Any, name: str) -> str:
     """The Auto class that has the language-model head of this architecture."""
     import transformers
 
@@ -393,7 +393,7 @@ def _class_for(adapter: adapters.Adapter, config: Any, settings: _Settings, name
 
     wanted = [adapters.TASK_CLASSES.get(adapter.task or "", "AutoModel"), "AutoModel"]
     try:
-        head = _head_class(config, name)
+        head = head_class(config, name)
         wanted = [head, *wanted] if settings.head == "lm" else [*wanted, head]
     except ModelError:
         if settings.head == "lm":
@@ -420,11 +420,12 @@ def _tokenizer_source(given: str | Path, access: Access) -> Source:
     return find_source(given, access)
 
 
-def _load_tokenizer(source: Source, settings: _Settings) -> Any:
+def load_tokenizer(source: Source, *, code: bool) -> Any:
+    """The tokenizer beside a model's files; ModelError where there is none."""
     from transformers import AutoTokenizer
 
     folder = source.tokenizer or source.folder
     gguf = {"gguf_file": source.gguf} if source.gguf and source.tokenizer is None else {}
     if not gguf and not has_tokenizer(folder):
         raise ModelError(f"{source.name} has no tokenizer files; give a tokenizer (tokenizer=...)")
-    return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=settings.code, **gguf)
+    return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=code, **gguf)

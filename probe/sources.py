@@ -4,7 +4,7 @@ import importlib.util
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
@@ -41,6 +41,7 @@ class Access:
     revision: str | None = None
     code: bool = False  # Python files of a repository too
     progress: Progress | None = None
+    weights: bool = True  # False: configuration and tokenizer alone, the weights need not be there
 
 
 def find_source(source: str | Path, access: Access) -> Source:
@@ -59,7 +60,9 @@ def find_source(source: str | Path, access: Access) -> Source:
     if near:
         raise ModelError(f"no such model: {text!r}; did you mean builtin:{near[0]}?")
     with collected_advice():  # a failed download says what failed in its error
-        copy = hub_copy(text, revision=access.revision, code=access.code, progress=access.progress)
+        copy = hub_copy(
+            text, revision=access.revision, code=access.code, progress=access.progress, weights=access.weights
+        )
     return _folder(copy.folder, text, access, origin=copy.origin)
 
 
@@ -112,7 +115,8 @@ def _folder(folder: Path, name: str, access: Access, *, origin: Mapping[str, str
         several = f" but {len(files)} .gguf files: name one of them" if files else ""
         raise ModelError(f"{name} has no config.json and no {adapters.CONFIG}{several}; {ALLOWED}")
     _check_config(folder, name)
-    _check_weights(folder, name)
+    if access.weights:
+        _check_weights(folder, name)
     return Source(name=name, folder=folder, origin=origin)
 
 
@@ -120,7 +124,7 @@ def _adapter(folder: Path, name: str, access: Access, *, origin: Mapping[str, st
     adapter = adapters.read_adapter(folder, name)
     beside = folder / adapter.base  # a relative base may be meant from the adapter or from where we stand
     is_beside = not adapter.base.startswith("builtin:") and beside.is_dir()
-    base_access = Access(revision=adapter.base_revision, code=access.code, progress=access.progress)
+    base_access = replace(access, revision=adapter.base_revision)
     try:
         base = find_source(beside if is_beside else adapter.base, base_access)
     except ModelError as error:

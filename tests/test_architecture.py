@@ -14,7 +14,19 @@ ROOT = Path(__file__).resolve().parents[1]
 # In probe/ a module imports only what stands above it here. A package (measures, report, walking) is one entry.
 ORDER = (
     *("errors", "given", "alignment", "spans", "casefiles", "cases"),
-    *("buildonce", "advice", "e5file", "e5tokenizer", "embedded", "hub", "adapters", "sources", "anatomy", "models"),
+    *(
+        "buildonce",
+        "advice",
+        "e5file",
+        "e5tokenizer",
+        "embedded",
+        "hub",
+        "adapters",
+        "sources",
+        "anatomy",
+        "models",
+        "outlines",
+    ),
     *("rows", "edits", "projection", "wrappers", "labels", "rowrequest", "switching", "rowtap", "routes"),
     *("fitting", "captures", "capture", "export", "evidence", "selfcheck"),
     *("measures", "stats", "flips", "contrasts", "experiments", "findings", "strongest"),

@@ -15,6 +15,7 @@ from huggingface_hub import constants
 from probe.errors import ModelError
 from probe.hub import hub_copy
 from probe.models import load_model
+from probe.outlines import model_outline
 from tests.tiny import tiny_bert
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -188,3 +189,11 @@ def test_weights_that_cannot_be_used_are_refused_before_the_download(hub):
     with pytest.raises(ModelError, match=r"download model-q4\.gguf and give its path"):
         load_model("team/gguf")
     assert not any("/resolve/" in path for path in hub.requests)
+
+
+def test_an_outline_of_a_hub_model_fetches_no_weights(hub, bert):
+    outline = model_outline("team/tiny-bert")
+    assert outline.kind == "encoder" and outline.origin["id"] == "team/tiny-bert"
+    assert not [path for path in hub.requests if "/resolve/" in path and path.endswith(".safetensors")]
+    load_model("team/tiny-bert")
+    assert [path for path in hub.requests if "/resolve/" in path and path.endswith("/model.safetensors")]

@@ -1,6 +1,7 @@
 """Teaching a model: train, check, schema."""
 
 import json
+import shutil
 import sys
 from typing import Annotated
 
@@ -52,7 +53,8 @@ def check(
 
     with show_progress() as progress:
         found = inspect_run(run, examples=examples, progress=progress)
-    for line in lines_of(found):
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    for line in lines_of(found, width=width):
         print(line)
     if found.refusal is not None:
         raise found.refusal

@@ -1,0 +1,246 @@
+"""A look before training: what the loss counts, which pairs can be met, what is odd, what it needs; no weights."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from finetune.batches import Collator, Examples
+from finetune.cautions import Known, cautions_of
+from finetune.config import RunConfig
+from finetune.encode import IGNORED, Encoded, Encoding, encode_row
+from finetune.errors import DataError
+from finetune.footprint import Memory, Work, memory_of, shape_of, tokens_in, trained_numbers, work_of
+from finetune.inspection import Inspection, ShownExample, ShownPair
+from finetune.learner import headed_model, lora_targets, refuse_unfit
+from finetune.pairs import TokenPair, Unmet, why_unmet
+from finetune.preflight_lines import lines_of
+from finetune.prepare import (
+    Progress,
+    collator_of,
+    encoding_of,
+    pair_book,
+    supervised_layers,
+    told,
+    with_shipped,
+)
+from finetune.reach import Depths, depths_of
+from finetune.records import Corpus, load_records
+from finetune.tally import PairTally, refuse_too_few, rule_name, tally
+from finetune.tasks import READING, head_for
+from finetune.train import arguments_of
+from probe import CijingError, Outline, model_outline
+
+__all__ = ["inspect_run", "lines_of"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Ready:
+    """What prepare_run makes, without the weights."""
+
+    config: RunConfig
+    corpus: Corpus
+    outline: Outline
+    shell: Any
+    targets: tuple[str, ...]
+    depths: Depths
+    layers: tuple[int, ...]  # supervised, or those that would be
+    encoding: Encoding
+    collator: Collator
+    rows: Examples
+    has_dev: bool
+
+    @property
+    def supervised(self) -> tuple[int, ...]:
+        """The layers whose rows are rewarded."""
+        return self.layers if self.config.supervised else ()
+
+
+def inspect_run(config: RunConfig, *, examples: int = 3, progress: Progress | None = None) -> Inspection:
+    """Do all of a run's preparation that needs no weights, and say what came out.
+
+    Raises ConfigError, DataError, PairError or probe's ModelError where training would before it meets a pair; too few
+    pairs, or nothing to learn, are the inspection's `refusal`.
+    """
+    ready = _ready(config, progress or (lambda stage, done, total: None))
+    documents = ready.rows.documents
+    found = tally(documents, ready.encoding.book, ready.encoding.rules)
+    parameters = ready.outline.parameters
+    arguments = arguments_of(config, Path(config.out), has_dev=ready.has_dev)
+    work = work_of(ready.rows, arguments, parameters=parameters)
+    memory, trained = _memory(ready, work, arguments)
+    known = Known(
+        config=config, outline=ready.outline, shell=ready.shell, targets=ready.targets, supervised=ready.supervised,
+        encoding=ready.encoding, documents=documents, has_dev=ready.has_dev, work=work,
+    )  # fmt: skip
+    return Inspection(
+        model=ready.outline.name, task=config.task, facts=_facts(ready, trained=trained), mask=_mask(ready),
+        shown=tuple(_shown(document, ready) for document in _telling(documents, examples)), examples=len(documents),
+        supervised=ready.supervised, pairs=found, work=work, memory=memory, cautions=tuple(cautions_of(known)),
+        refusal=_refusal(config, found, documents),
+    )  # fmt: skip
+
+
+def _ready(config: RunConfig, tell: Progress) -> _Ready:
+    book = pair_book(config)
+    tell("texts", 0, 1)
+    corpus = load_records(with_shipped(config.data), config.task, seed=config.seed)
+    tell("texts", 1, 1)
+    outline = model_outline(
+        config.model, head="lm" if config.task == "causal-lm" else "none", revision=config.revision,
+        trust_remote_code=config.trust_remote_code,
+    )  # fmt: skip
+    refuse_unfit(config, kind=outline.kind)
+    shell = _shell(config, outline, corpus.labels)
+    targets = lora_targets(shell, config.lora)
+    depths = depths_of(outline.config, causal=outline.kind == "decoder")
+    layers = supervised_layers(config, depths)
+    encoding = encoding_of(config, corpus, depths, layers=layers, book=book)
+    collator = collator_of(config, outline.tokenizer)
+    documents = _worded(corpus.train, outline.tokenizer, encoding, "train", tell)
+    if corpus.dev is not None:
+        _worded(corpus.dev, outline.tokenizer, encoding, "dev", tell)  # what is wrong there must be found as well
+    return _Ready(
+        config=config, corpus=corpus, outline=outline, shell=shell, targets=targets, depths=depths, layers=layers,
+        encoding=encoding, collator=collator, has_dev=corpus.dev is not None,
+        rows=Examples(documents, length=encoding.longest, packing=config.data.packing),
+    )  # fmt: skip
+
+
+def _shell(config: RunConfig, outline: Outline, labels: Sequence[str]) -> Any:
+    """The model with its task's head on the meta device."""
+    if config.task in ("causal-lm", *READING):
+        return outline.shell
+    with torch.device("meta"):
+        return headed_model(config.task, outline.config, labels=labels, pad_id=outline.tokenizer.pad_token_id)
+
+
+def _worded(part: Any, tokenizer: Any, encoding: Encoding, name: str, tell: Progress) -> list[Encoded]:
+    documents = (one for row in part for one in encode_row(row, tokenizer, encoding, keep_words=True))
+    return list(told(documents, part, name, tell))
+
+
+def _refusal(config: RunConfig, found: PairTally, documents: Sequence[Encoded]) -> CijingError | None:
+    """What training would stop for: pairs first, as there."""
+    try:
+        if config.supervised and config.pairs is not None:
+            refuse_too_few(found, unmet_limit=config.pairs.unmet_limit, absent_limit=config.pairs.absent_limit)
+    except CijingError as error:
+        return error
+    if not any(one.learned for one in documents):
+        return DataError(f"of all {len(documents)} examples the loss counts no token: nothing can be learned")
+    return None
+
+
+def _memory(ready: _Ready, work: Work, arguments: Any) -> tuple[Memory, int]:
+    """The estimate, and how many weights are trained."""
+    config, text = ready.config, ready.outline.config.get_text_config()
+    trained = trained_numbers(ready.shell, ready.targets, config.lora)
+    head = head_for(config.task, width=int(text.hidden_size), classes=len(ready.corpus.labels))
+    trained += 0 if head is None else sum(weight.numel() for weight in head.parameters())
+    shape = shape_of(text, heads=ready.depths.heads, logits=config.task in ("causal-lm", "masked-lm"))
+    apart = config.task == "word-in-context" and config.data.pair_encoding == "separate"
+    width = min(work.batch, work.rows) * (2 if apart else 1)
+    found = memory_of(
+        shape, parameters=sum(weight.numel() for weight in ready.shell.parameters()), trained=trained,
+        tokens=width * work.longest, length=work.longest, half=bool(arguments.bf16 or arguments.fp16),
+        checkpointing=bool(arguments.gradient_checkpointing),
+    )  # fmt: skip
+    return found, trained
+
+
+def _facts(ready: _Ready, *, trained: int) -> Mapping[str, str]:
+    outline, config, rows = ready.outline, ready.config, ready.rows
+    windows = sorted(set(ready.depths.windows.values()))
+    window = f", windows of {', '.join(map(str, windows))}" if windows else ""
+    held = outline.max_positions or "any number of"
+    dev = 0 if ready.corpus.dev is None else sum(1 for _ in ready.corpus.dev)
+    facts = {
+        "model": f"{outline.name}, {outline.kind}, {outline.parameters:,} parameters, {ready.depths.layers} layers of "
+        f"{ready.depths.heads} heads, {held} positions{window}",
+        "texts": f"{len(rows.documents)} examples to train on, {dev} records of dev, at most {ready.encoding.longest} "
+        f"tokens each; the longest has {max(map(tokens_in, rows.documents))}",
+        "adapter": f"LoRA r {config.lora.r} on {', '.join(ready.targets)}: {trained:,} trained parameters",
+    }
+    if ready.corpus.labels:
+        facts["classes"] = ", ".join(ready.corpus.labels)
+    if ready.supervised:
+        facts["attention"] = f"loss {config.attention.loss} on layers {_ranges(ready.supervised)}"
+    return facts
+
+
+def _mask(ready: _Ready) -> str:
+    """What a token sees, in words."""
+    direction = "itself and the tokens before it" if ready.encoding.reach.causal else "all tokens of its text"
+    windows: dict[int, list[int]] = {}
+    for layer, window in ready.depths.windows.items():
+        windows.setdefault(window, []).append(layer)
+    narrow = "".join(f"; within {window} tokens in layers {_ranges(layers)}" for window, layers in windows.items())
+    packed = "; texts of one row do not see each other" if ready.config.data.packing else ""
+    return f"a token sees {direction}{narrow}{packed}; none sees padding"
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """0, 1, 2, 4 -> 0-2, 4."""
+    starts = [one for one in numbers if one - 1 not in numbers]
+    ends = [one for one in numbers if one + 1 not in numbers]
+    return ", ".join(f"{one}" if one == end else f"{one}-{end}" for one, end in zip(starts, ends, strict=True))
+
+
+# ---- examples --------------------------------------------------------------------------------------------------
+
+
+def _telling(documents: Sequence[Encoded], count: int) -> list[Encoded]:
+    """Examples that have most to show: with pairs, then with unmet ones, then the others, in their order."""
+    return sorted(documents, key=lambda one: (not one.pairs, not one.unmet))[:count]
+
+
+def _shown(document: Encoded, ready: _Ready) -> ShownExample:
+    tokenizer, book, labels = ready.outline.tokenizer, ready.encoding.book, ready.corpus.labels
+    second = document.second
+    replaced = _replaced(document, ready.collator, tokenizer) if ready.config.task == "masked-lm" else {}
+    learned = tuple(replaced) if replaced else tuple(map(int, (document.labels != IGNORED).nonzero()[0]))
+    targets = [_at(document, document.target), _at(document, document.second_target)]
+    unmet: tuple[Unmet, ...] = document.unmet
+    if second is not None:
+        targets, unmet = [*targets, _at(second, second.target)], (*unmet, *second.unmet)
+    both = [(document, pair) for pair in document.pairs] + [(second, pair) for pair in (second.pairs if second else ())]
+    return ShownExample(
+        id=document.id + (f" (piece {document.piece + 1})" if document.piece else ""), words=document.words,
+        second_words=() if second is None else second.words, learned=learned, replaced=replaced,
+        label=None if document.label is None else labels[document.label],
+        targets=tuple(target for target in targets if target),
+        pairs=tuple(_shown_pair(one, pair, ready) for one, pair in both if one is not None),
+        unmet=tuple((rule_name(one.rule, book), one.reason) for one in unmet), row=_neighbours(document, ready.rows),
+    )  # fmt: skip
+
+
+def _shown_pair(document: Encoded, pair: TokenPair, ready: _Ready) -> ShownPair:
+    seen = [layer for layer in ready.layers if why_unmet(pair, ready.depths.reach([layer], cut_at=None)) is None]
+    return ShownPair(
+        rule=rule_name(pair.rule, ready.encoding.book), queries=_at(document, pair.queries),
+        keys=_at(document, pair.keys), negatives=_at(document, pair.negatives), weight=pair.weight, layers=tuple(seen),
+    )  # fmt: skip
+
+
+def _at(document: Encoded, positions: Sequence[int]) -> tuple[tuple[int, str], ...]:
+    return tuple((place, document.words[place]) for place in positions)
+
+
+def _replaced(document: Encoded, collator: Collator, tokenizer: Any) -> dict[int, str]:
+    """What the first epoch puts in the place of the tokens that are to be guessed."""
+    if not document.learned:
+        return {}
+    batch = collator([document])
+    places = (batch["labels"][0] != IGNORED).nonzero()[:, 0].tolist()
+    names = tokenizer.convert_ids_to_tokens(batch["input_ids"][0].tolist())
+    same = batch["input_ids"][0] == batch["labels"][0]
+    return {place: document.words[place] if same[place] else str(names[place]) for place in places}
+
+
+def _neighbours(document: Encoded, rows: Examples) -> tuple[str, ...]:
+    packs = (row for row in rows.rows if isinstance(row, tuple))
+    row = next((row for row in packs if any(one is document for one in row)), ())
+    return tuple(one.id for one in row)
