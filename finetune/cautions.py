@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from finetune.config import RunConfig
@@ -157,7 +156,7 @@ def _batch(known: Known) -> Iterator[str]:
 
 
 def _folder(known: Known) -> Iterator[str]:
-    folder = Path(known.config.out)
+    folder = known.config.folder
     if folder.is_dir() and any(folder.iterdir()):
         yield f"{folder} is not empty: training will stop there, unless it is told to --resume"
 

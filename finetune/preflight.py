@@ -2,12 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from finetune.batches import Collator, Examples
+from finetune.batches import Collator, Examples, collator_of
 from finetune.cautions import Known, cautions_of
 from finetune.config import RunConfig
 from finetune.encode import IGNORED, Encoded, Encoding, encode_row
@@ -19,9 +18,8 @@ from finetune.pairs import TokenPair, Unmet, why_unmet
 from finetune.preflight_lines import lines_of
 from finetune.prepare import (
     Progress,
-    collator_of,
-    encoding_of,
     pair_book,
+    run_encoding,
     supervised_layers,
     told,
     with_shipped,
@@ -68,7 +66,7 @@ def inspect_run(config: RunConfig, *, examples: int = 3, progress: Progress | No
     documents = ready.rows.documents
     found = tally(documents, ready.encoding.book, ready.encoding.rules)
     parameters = ready.outline.parameters
-    arguments = arguments_of(config, Path(config.out), has_dev=ready.has_dev)
+    arguments = arguments_of(config, config.folder, has_dev=ready.has_dev)
     work = work_of(ready.rows, arguments, parameters=parameters)
     memory, trained = _memory(ready, work, arguments)
     known = Known(
@@ -97,8 +95,8 @@ def _ready(config: RunConfig, tell: Progress) -> _Ready:
     targets = lora_targets(shell, config.lora)
     depths = depths_of(outline.config, causal=outline.kind == "decoder")
     layers = supervised_layers(config, depths)
-    encoding = encoding_of(config, corpus, depths, layers=layers, book=book)
-    collator = collator_of(config, outline.tokenizer)
+    encoding = run_encoding(config, corpus, depths.reach(layers, cut_at=config.data.max_length), book)
+    collator = collator_of(outline.tokenizer, config.task, seed=config.seed)
     documents = _worded(corpus.train, outline.tokenizer, encoding, "train", tell)
     if corpus.dev is not None:
         _worded(corpus.dev, outline.tokenizer, encoding, "dev", tell)  # what is wrong there must be found as well

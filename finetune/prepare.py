@@ -17,7 +17,7 @@ from finetune.encode import Encoded, Encoding, encoding_of
 from finetune.errors import ConfigError, PairError
 from finetune.heads import Heads, chosen_layers, every_head, mass_by_head, named_heads, strongest_quarter
 from finetune.learner import Learner, make_learner
-from finetune.pairs import PairBook, load_pairs
+from finetune.pairs import PairBook, Reach, load_pairs
 from finetune.reach import Depths, depths_of
 from finetune.records import Corpus, load_records
 from finetune.supervise import Supervision
@@ -57,10 +57,7 @@ def prepare_run(config: RunConfig, *, device: str = "auto", progress: Progress |
     learner = make_learner(config, labels=corpus.labels, device=device)
     depths = depths_of(learner.loaded.backbone.config, causal=learner.loaded.kind == "decoder")
     layers = supervised_layers(config, depths)
-    encoding = encoding_of(
-        config.data, config.task, reach=depths.reach(layers, cut_at=config.data.max_length), labels=corpus.labels,
-        book=book, rules=rules_of(book),
-    )  # fmt: skip
+    encoding = run_encoding(config, corpus, depths.reach(layers, cut_at=config.data.max_length), book)
     tokenizer = learner.loaded.tokenizer
     collator = collator_of(tokenizer, config.task, seed=config.seed)
     documents = list(teaching(told(encoded(corpus.train, tokenizer, encoding), corpus.train, "train", tell)))
@@ -120,6 +117,13 @@ def rules_of(book: PairBook | None) -> tuple[int, ...]:
     if book is not None and not rules:
         raise PairError(f"{book.name}: no pair has part: train")
     return rules
+
+
+def run_encoding(config: RunConfig, corpus: Corpus, reach: Reach, book: PairBook | None) -> Encoding:
+    """How the run's records become tokens; only pairs of the train part are looked for."""
+    return encoding_of(
+        config.data, config.task, reach=reach, labels=corpus.labels, book=book, rules=rules_of(book)
+    )  # fmt: skip
 
 
 def teaching(documents: Iterable[Encoded]) -> Iterator[Encoded]:
