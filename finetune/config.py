@@ -9,11 +9,10 @@ from typing import Annotated, Any, Literal, get_args
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from finetune.dataconfig import DataConfig
+from finetune.dataconfig import DataConfig, Task
 from finetune.errors import ConfigError
 from finetune.losses import HeadReduction, LossName, LossSettings
 
-Task = Literal["causal-lm", "masked-lm", "sense", "word-in-context", "classification"]
 Mode = Literal["pairs", "random", "none"]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Whole = Annotated[int, Field(ge=0)]

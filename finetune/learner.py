@@ -8,8 +8,9 @@ import torch
 from torch import nn
 
 from finetune.config import LoraConfig, RunConfig
+from finetune.dataconfig import Task
 from finetune.errors import ConfigError
-from finetune.tasks import MODEL_CLASSES, PEFT_TASKS, READING, Task, head_for
+from finetune.tasks import MODEL_CLASSES, PEFT_TASKS, READING, head_for
 from probe import LoadedModel, load_model
 
 # How families call the linear maps of attention: query and key (or one map for all three), value, output.

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-Task = Literal["causal-lm", "masked-lm", "sense", "word-in-context", "classification"]
+from finetune.dataconfig import Task
+
 MODEL_CLASSES: Mapping[Task, str] = {
     "causal-lm": "AutoModelForCausalLM",
     "masked-lm": "AutoModelForMaskedLM",
