@@ -79,6 +79,28 @@ def check_adapter(folder: Path) -> Mapping[str, Any]:
     return found
 
 
+def adapter_on(base: Any, folder: Path, *, device: torch.device) -> Any:
+    """A PeftModel around the base with the folder's adapter, frozen; TrainingError where a tensor is lost or made up."""
+    from peft import PeftModel, get_peft_model_state_dict
+    from safetensors.torch import load_file
+
+    if not (folder / WEIGHTS).is_file():  # PEFT would take a pickled file instead
+        raise TrainingError(f"{folder}: {WEIGHTS} is missing")
+    try:
+        model = PeftModel.from_pretrained(base, str(folder), torch_device=str(device))
+    except (RuntimeError, ValueError, KeyError, TypeError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise TrainingError(f"{folder}: the adapter does not fit its base: {reason}") from error
+    saved = load_file(folder / WEIGHTS)
+    loaded = get_peft_model_state_dict(model, save_embedding_layers=False)
+    if wrong := sorted(set(saved) ^ set(loaded)):
+        raise TrainingError(f"{folder}: {len(wrong)} tensors of the adapter do not fit its base, the first {wrong[0]}")
+    for name, tensor in saved.items():
+        if not torch.equal(tensor, loaded[name].cpu()):
+            raise TrainingError(f"{folder}: {name} is another after loading")
+    return model
+
+
 def card_of(facts: CardFacts) -> str:
     """The model card in Markdown, with the metadata that the hub reads."""
     head = ["---", f"base_model: {json.dumps(facts.base)}", "library_name: peft", "tags: [lora, cijing]"]
