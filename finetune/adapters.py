@@ -80,7 +80,7 @@ def check_adapter(folder: Path) -> Mapping[str, Any]:
 
 
 def adapter_on(base: Any, folder: Path, *, device: torch.device) -> Any:
-    """A PeftModel around the base with the folder's adapter, frozen; TrainingError where a tensor is lost or made up."""
+    """A PeftModel around the base with the folder's adapter, frozen; TrainingError where a tensor is lost or new."""
     from peft import PeftModel, get_peft_model_state_dict
     from safetensors.torch import load_file
 
