@@ -1,9 +1,10 @@
-"""The command line of the second half: `python -m finetune train | check | …`."""
+"""The command line of the second half: `python -m finetune train | check | evaluate | merge | …`."""
 
 from typing import NoReturn
 
 import typer
 
+from finetune.commands.results import evaluate, merge
 from finetune.commands.teaching import check, schema, train
 from probe import OnceEach, as_program, exit_code
 
@@ -15,7 +16,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Teach a model a domain's sense of a word.",
 )
-for command in (train, check, schema):
+for command in (train, check, evaluate, merge, schema):
     app.command(cls=OnceEach)(command)
 
 

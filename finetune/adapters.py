@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,6 +97,8 @@ def adapter_on(base: Any, folder: Path, *, device: torch.device) -> Any:
     if wrong := sorted(set(saved) ^ set(loaded)):
         raise TrainingError(f"{folder}: {len(wrong)} tensors of the adapter do not fit its base, the first {wrong[0]}")
     for name, tensor in saved.items():
+        if not torch.isfinite(tensor).all():
+            raise TrainingError(f"{folder}: {name} holds what is no number")
         if not torch.equal(tensor, loaded[name].cpu()):
             raise TrainingError(f"{folder}: {name} is another after loading")
     return model
@@ -117,7 +120,7 @@ def card_of(facts: CardFacts) -> str:
     body += ["", "## Licence", "", f"The base model's terms travel with this adapter: {facts.licence}.", ""]
     if facts.notes:
         body += ["## Notes", "", *(f"- {note}" for note in facts.notes), ""]
-    return "\n".join(body)
+    return "\n".join([*head, *body])
 
 
 def _licence_id(licence: str) -> str:
@@ -137,8 +140,9 @@ def compare_merged(model: Any, merged: Any, batches: Sequence[Mapping[str, torch
     with torch.inference_mode():
         for batch in batches:
             one, other = (_outputs(each(**batch)) for each in (model, merged))
-            largest = max(largest, float((one - other).abs().max()))
-            scale = max(scale, float(one.abs().max()))
+            # A number that is none would be lost in max(): it counts as different by everything.
+            largest = max(largest, float((one - other).abs().nan_to_num(nan=math.inf).max()))
+            scale = max(scale, float(one.abs().nan_to_num(nan=0.0, posinf=0.0).max()))
             texts += len(batch["input_ids"])
     return MergeCheck(largest=largest, scale=scale, texts=texts)
 

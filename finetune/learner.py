@@ -156,6 +156,7 @@ def _with_task_head(config: RunConfig, loaded: LoadedModel, labels: Sequence[str
     if not hasattr(model, place):
         raise ConfigError(f"task {config.task}: {type(model).__name__} has no part {place!r} to take the weights of")
     setattr(model, place, loaded.backbone)
+    model.tie_weights()  # to the embeddings that came in
     note = f"the head of {type(model).__name__} starts untrained: its first answers mean nothing"
     return model.to(loaded.device).eval(), (note,)
 

@@ -8,7 +8,6 @@ from finetune.config import config_of
 from finetune.train import train
 from tests.tiny import tiny_bert, tiny_llama
 
-FRUIT = ("苹果", "喜欢", "讨厌", "梨子", "菠菜", "热爱")
 SENSES = ("fruit", "company")
 PAIRS = """
 name: tiny
@@ -30,7 +29,11 @@ def texts(part: str, count: int) -> list[dict[str, Any]]:
     mark = {"train": "a", "test": "b"}[part]
     made = ("我喜欢苹果{}", "公司发布了手机{}", "我们热爱和平{}", "他讨厌菠菜{}")
     return [
-        {"id": f"{part}-{number}", "group": f"{part} fact {number // 2}", "text": made[number % 4].format(f"{mark}{number}")}
+        {
+            "id": f"{part}-{number}",
+            "group": f"{part} fact {number // 2}",
+            "text": made[number % 4].format(f"{mark}{number}"),
+        }
         for number in range(count)
     ]
 
@@ -79,6 +82,22 @@ def sense_reader(folder: Path, *, count: int = 24, **changes: Any) -> Path:
             "test": lines(folder / "test.jsonl", sense_texts("test", 20)), "max_length": 48, "dev_share": 0.2,
         },
         "training": {"max_steps": 3, "per_device_train_batch_size": 8, "use_cpu": True, "learning_rate": 5e-3},
+        "out": str(folder / "run"),
+    }  # fmt: skip
+    return taught(given, changes)
+
+
+def classifier(folder: Path, *, task: str = "classification", **changes: Any) -> Path:
+    """A model that tells texts of two classes apart (or, with task masked-lm, fills gaps); gives its run folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tiny_bert(folder)
+    given = {
+        "model": str(folder / "bert"), "task": task,
+        "data": {
+            "train": lines(folder / "train.jsonl", sense_texts("train", 24)),
+            "test": lines(folder / "test.jsonl", sense_texts("test", 20)), "max_length": 48, "dev_share": 0.2,
+        },
+        "training": {"max_steps": 2, "per_device_train_batch_size": 8, "use_cpu": True, "learning_rate": 5e-3},
         "out": str(folder / "run"),
     }  # fmt: skip
     return taught(given, changes)
