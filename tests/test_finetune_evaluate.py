@@ -145,13 +145,14 @@ def test_perplexity_of_a_model_with_known_probabilities():
     me, like = (tokenizer.convert_tokens_to_ids(word) for word in ("我", "喜欢"))
     table = torch.full((len(tokenizer), len(tokenizer)), -1e9)
     table[:, me], table[:, like] = math.log(0.25), math.log(0.75)
+    table[me, me], table[me, like] = math.log(0.5), math.log(0.5)
     start = tokenizer.bos_token_id
     documents = [document([start, me, like], 0), document([start, like, like, like], 1), document([start, me], 2)]
     found = token_scores(Bigram(table), tokenizer, documents, collator=collator_of(tokenizer, "causal-lm"))
-    log_1, log_3 = math.log(4), math.log(4 / 3)
-    assert found.nats == pytest.approx([log_1 + log_3, 3 * log_3, log_1], rel=1e-6)
+    log_1, log_2, log_3 = math.log(4), math.log(2), math.log(4 / 3)
+    assert found.nats == pytest.approx([log_1 + log_2, 3 * log_3, log_1], rel=1e-6)
     assert found.tokens.tolist() == [2, 3, 1] and found.characters.tolist() == [3, 6, 1]
-    assert perplexity(found.sums.sum(0)) == pytest.approx(math.exp((2 * log_1 + 4 * log_3) / 6), rel=1e-6)
+    assert perplexity(found.sums.sum(0)) == pytest.approx(math.exp((2 * log_1 + log_2 + 3 * log_3) / 6), rel=1e-6)
 
 
 def test_pieces_of_a_long_text_are_one_text():

@@ -102,7 +102,7 @@ def cancelling(name, tensor):
 
 def test_a_merge_that_rounding_makes_another_model_is_refused_and_leaves_nothing(copied, tmp_path):
     planted(copied, cancelling)
-    with pytest.raises(TrainingError, match=r"differ by .* not merged"):
+    with pytest.raises(TrainingError, match=r"merged and unmerged model differ by .* not merged"):
         merge_run(copied, tmp_path / "out", device="cpu")
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
