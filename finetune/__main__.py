@@ -1,10 +1,11 @@
-"""The command line of the second half: `python -m finetune train | check | …`."""
+"""The command line of the second half: `python -m finetune train | check | evaluate | merge | …`."""
 
 from typing import NoReturn
 
 import typer
 
 from finetune.commands.mining import mine
+from finetune.commands.results import evaluate, merge
 from finetune.commands.teaching import check, schema, train
 from probe import OnceEach, as_program, exit_code
 
@@ -16,7 +17,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Teach a model a domain's sense of a word.",
 )
-for command in (train, check, mine, schema):
+for command in (train, check, mine, evaluate, merge, schema):
     app.command(cls=OnceEach)(command)
 
 

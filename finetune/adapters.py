@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,6 +80,30 @@ def check_adapter(folder: Path) -> Mapping[str, Any]:
     return found
 
 
+def adapter_on(base: Any, folder: Path, *, device: torch.device) -> Any:
+    """A PeftModel around the base with the folder's adapter, frozen; TrainingError where a tensor is lost or new."""
+    from peft import PeftModel, get_peft_model_state_dict
+    from safetensors.torch import load_file
+
+    if not (folder / WEIGHTS).is_file():  # PEFT would take a pickled file instead
+        raise TrainingError(f"{folder}: {WEIGHTS} is missing")
+    try:
+        model = PeftModel.from_pretrained(base, str(folder), torch_device=str(device))
+    except (RuntimeError, ValueError, KeyError, TypeError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise TrainingError(f"{folder}: the adapter does not fit its base: {reason}") from error
+    saved = load_file(folder / WEIGHTS)
+    loaded = get_peft_model_state_dict(model, save_embedding_layers=False)
+    if wrong := sorted(set(saved) ^ set(loaded)):
+        raise TrainingError(f"{folder}: {len(wrong)} tensors of the adapter do not fit its base, the first {wrong[0]}")
+    for name, tensor in saved.items():
+        if not torch.isfinite(tensor).all():
+            raise TrainingError(f"{folder}: {name} holds what is no number")
+        if not torch.equal(tensor, loaded[name].cpu()):
+            raise TrainingError(f"{folder}: {name} is another after loading")
+    return model
+
+
 def card_of(facts: CardFacts) -> str:
     """The model card in Markdown, with the metadata that the hub reads."""
     head = ["---", f"base_model: {json.dumps(facts.base)}", "library_name: peft", "tags: [lora, cijing]"]
@@ -115,8 +140,9 @@ def compare_merged(model: Any, merged: Any, batches: Sequence[Mapping[str, torch
     with torch.inference_mode():
         for batch in batches:
             one, other = (_outputs(each(**batch)) for each in (model, merged))
-            largest = max(largest, float((one - other).abs().max()))
-            scale = max(scale, float(one.abs().max()))
+            # A number that is none would be lost in max(): it counts as different by everything.
+            largest = max(largest, float((one - other).abs().nan_to_num(nan=math.inf).max()))
+            scale = max(scale, float(one.abs().nan_to_num(nan=0.0, posinf=0.0).max()))
             texts += len(batch["input_ids"])
     return MergeCheck(largest=largest, scale=scale, texts=texts)
 

@@ -2,11 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from finetune.adapters import adapter_on
+from finetune.checkpoints import load_head
 from finetune.config import LoraConfig, RunConfig
 from finetune.dataconfig import Task
 from finetune.errors import ConfigError
@@ -37,6 +40,25 @@ class Learner:
 
 def make_learner(config: RunConfig, *, labels: Sequence[str], device: str = "auto") -> Learner:
     """Load the base model for the task and put LoRA on it; ConfigError for a model without query and key maps."""
+    loaded, base, notes = _base_for(config, labels=labels, device=device)
+    targets = lora_targets(base, config.lora)
+    model = _adapted(base, config, targets)
+    _put_head(model, base, config, labels=labels)
+    return Learner(model=model, loaded=loaded, targets=targets, notes=notes)
+
+
+def reopened_learner(config: RunConfig, folder: Path, *, labels: Sequence[str], device: str = "auto") -> Learner:
+    """The model as a run left it: the folder's adapter and head on the base; TrainingError where they do not fit it."""
+    loaded, base, notes = _base_for(config, labels=labels, device=device)
+    model = adapter_on(base, folder, device=loaded.device)
+    _put_head(model, base, config, labels=labels)
+    load_head(model, folder)
+    targets = tuple(sorted(model.peft_config[model.active_adapter].target_modules))
+    return Learner(model=model.eval(), loaded=loaded, targets=targets, notes=notes)
+
+
+def _base_for(config: RunConfig, *, labels: Sequence[str], device: str) -> tuple[LoadedModel, Any, tuple[str, ...]]:
+    """The base as it was loaded, the same with the task's head, drawn by the run's seed, and notes."""
     loaded = load_model(
         config.model, device=device, dtype="float32", head="lm" if config.task == "causal-lm" else "none",
         revision=config.revision, trust_remote_code=config.trust_remote_code,
@@ -44,12 +66,13 @@ def make_learner(config: RunConfig, *, labels: Sequence[str], device: str = "aut
     refuse_unfit(config, kind=loaded.kind)
     torch.manual_seed(config.seed)
     base, notes = _with_task_head(config, loaded, labels)
-    targets = lora_targets(base, config.lora)
-    model = _adapted(base, config, targets)
+    return loaded, base, notes
+
+
+def _put_head(model: Any, base: Any, config: RunConfig, *, labels: Sequence[str]) -> None:
     if config.task in READING:
         head = head_for(config.task, width=_width(base), classes=len(labels))
-        model.reading_head = head.to(loaded.device) if head is not None else None
-    return Learner(model=model, loaded=loaded, targets=targets, notes=notes)
+        model.reading_head = head.to(next(base.parameters()).device) if head is not None else None
 
 
 def refuse_unfit(config: RunConfig, *, kind: str) -> None:
@@ -135,6 +158,7 @@ def _with_task_head(config: RunConfig, loaded: LoadedModel, labels: Sequence[str
     if not hasattr(model, place):
         raise ConfigError(f"task {config.task}: {type(model).__name__} has no part {place!r} to take the weights of")
     setattr(model, place, loaded.backbone)
+    model.tie_weights()  # to the embeddings that came in
     return model.to(loaded.device).eval(), (untrained_note(model),)
 
 

@@ -239,7 +239,9 @@ def _plain(prepared: Prepared) -> dict[str, list[int]]:
 
 
 def _as_yaml(config: RunConfig) -> str:
-    return yaml.safe_dump(config.model_dump(mode="json", exclude={"out"}), allow_unicode=True, sort_keys=False)
+    """The whole configuration; without pairs no word of attention, or it could not be read again."""
+    left_out = {"out"} if config.pairs is not None else {"out", "attention"}
+    return yaml.safe_dump(config.model_dump(mode="json", exclude=left_out), allow_unicode=True, sort_keys=False)
 
 
 def _flat(given: Any, path: str = "") -> dict[str, Any]:

@@ -1,0 +1,65 @@
+"""What came of a run: evaluate, merge."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from finetune.commands.configuring import Device
+from probe import say
+
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder that `finetune train` left.")]
+
+
+def evaluate(
+    run: Run,
+    test: Annotated[
+        list[str] | None,
+        typer.Option("--test", metavar="SOURCE", help="Test texts in place of data.test; may be given again."),
+    ] = None,
+    general: Annotated[
+        Path | None,
+        typer.Option("--general", metavar="FILE", help="General text, for what was forgotten. [default: CIJING_DATA]"),
+    ] = None,
+    questions: Annotated[
+        str | None, typer.Option("--questions", metavar="FILE", help="Questions (JSONL), or biochem or chips.")
+    ] = None,
+    general_limit: Annotated[int, typer.Option(min=5, max=100_000, help="So many general texts are read.")] = 64,
+    seed: Annotated[int, typer.Option(min=0, help="Of resamples and of drawn texts.")] = 0,
+    device: Device = "auto",
+) -> None:
+    """Measure a run on what it never saw: base, tuned and difference with intervals. Writes RUN/evaluation."""
+    from finetune.evaluate import evaluate as measure
+    from finetune.evaluation import lines_of, rows_of, save_evaluation
+    from finetune.runfolder import open_run_folder
+    from probe import open_console, show_progress, text_table
+
+    opened = open_run_folder(run, device=device)
+    with show_progress() as progress:
+        found = measure(
+            opened, general=general, test=test or None, questions=questions, general_limit=general_limit, seed=seed,
+            progress=progress,
+        )  # fmt: skip
+    folder = save_evaluation(found, opened)
+    columns = ("measure", "part", "base", "tuned", "difference", "units")
+    open_console(sys.stdout).print(text_table(columns, rows_of(found)))
+    for line in lines_of(found):
+        print(line)
+    print(folder)
+
+
+def merge(
+    run: Run,
+    out: Annotated[str, typer.Option("--out", metavar="FOLDER", help="A new folder for the merged model.")],
+    device: Device = "auto",
+) -> None:
+    """Merge the adapter into its base, if both give the same logits. Leaves an ordinary model folder."""
+    from finetune.merge import merge_run
+
+    check = merge_run(run, out, device=device)
+    say(
+        f"merged against unmerged logits, {check.texts} texts: largest difference {check.largest:.3g}, "
+        f"largest logit {check.scale:.3g}"
+    )
+    print(out)

@@ -1,0 +1,201 @@
+"""What a run is evaluated on: its held-out test part on tokens, general texts, questions, each with its hash."""
+
+import hashlib
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import ValidationError
+
+from finetune.batches import Collator, collator_of, encoded
+from finetune.corpusfiles import kind_of
+from finetune.dataconfig import DataConfig
+from finetune.domains import DOMAINS, Question, domain_file, load_questions
+from finetune.encode import TARGET_RULE, Encoded, Encoding, encode_pieces, encoding_of
+from finetune.errors import ConfigError, DataError
+from finetune.pairs import PairBook
+from finetune.prepare import Progress, pair_book, told, with_shipped
+from finetune.reach import Depths, depths_of
+from finetune.reading import OWN_RULE
+from finetune.records import Corpus, load_records, read_source
+from finetune.runfolder import FinishedRun
+
+GENERAL = Path("cmrc-retrieval", "corpus.jsonl")  # below CIJING_DATA
+LANGUAGE_MODELS = ("causal-lm", "masked-lm")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataRead:
+    """One source that was read."""
+
+    use: str  # train, dev, test, pairs, questions, general
+    source: str  # as it was named
+    sha256: str | None  # None for what is no file: a case set of the package, a hub id
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Material:
+    """The test part on tokens, with all pairs, trained and held out, that its texts hold."""
+
+    run: FinishedRun
+    corpus: Corpus
+    documents: tuple[Encoded, ...]  # of the test part; empty where there is none
+    book: PairBook | None
+    depths: Depths
+    encoding: Encoding
+    collator: Collator
+    read: tuple[DataRead, ...]
+
+    @property
+    def ids(self) -> list[str]:
+        """The test records' names, by their index."""
+        return [] if self.corpus.test is None else list(self.corpus.test["id"])
+
+    @property
+    def groups(self) -> list[str]:
+        """The test records' groups, by their index."""
+        return [] if self.corpus.test is None else list(self.corpus.test["group"])
+
+    @property
+    def parts(self) -> dict[int, str]:
+        """What the pairs of each rule are."""
+        rules = enumerate(self.book.pairs) if self.book is not None else ()
+        named = {place: "train pairs" if rule.part == "train" else "held-out pairs" for place, rule in rules}
+        return {**named, OWN_RULE: "pairs of the data", TARGET_RULE: "pairs of targets"}
+
+
+def material_of(run: FinishedRun, *, test: Sequence[str] | None, seed: int, tell: Progress) -> Material:
+    """Read the run's data again and put the test part on tokens.
+
+    test: sources to take instead of those of the configuration. Errors as load_records and encode give them: no
+    group and no text of the test stands in what was trained on or chosen by. DataError where the classes are others
+    than the run's.
+    """
+    data = data_with_test(run.config.data, test)
+    tell("texts", 0, 1)
+    corpus = load_records(with_shipped(data), run.config.task, seed=run.config.seed)
+    tell("texts", 1, 1)
+    if corpus.labels != run.labels:
+        raise DataError(f"the data has the classes {', '.join(corpus.labels)}; the run has {', '.join(run.labels)}")
+    book = pair_book(run.config)
+    loaded = run.learner.loaded
+    depths = depths_of(loaded.backbone.config, causal=loaded.kind == "decoder")
+    encoding = encoding_of(
+        data, run.config.task, reach=depths.reach(range(depths.layers), cut_at=data.max_length), labels=run.labels,
+        book=book, rules=tuple(range(len(book.pairs))) if book is not None else (),
+    )  # fmt: skip
+    documents: Iterable[Encoded] = ()
+    if corpus.test is not None:
+        documents = told(encoded(corpus.test, run.tokenizer, encoding), corpus.test, "test", tell)
+    return Material(
+        run=run, corpus=corpus, documents=tuple(documents), book=book, depths=depths, encoding=encoding,
+        collator=collator_of(run.tokenizer, run.config.task, seed=seed), read=_read_for(run, data),
+    )  # fmt: skip
+
+
+def data_with_test(data: DataConfig, test: Sequence[str] | None) -> DataConfig:
+    """The data with the test part asked for, or with that of a shipped domain whose train part was learned."""
+    if test is None:
+        if data.test or data.test_split is not None:
+            return data
+        test = [f"{domain}/test" for domain in DOMAINS if f"{domain}/train" in data.train]
+    try:
+        return DataConfig.model_validate({**data.model_dump(), "test": tuple(test), "test_split": None})
+    except ValidationError as error:
+        problem = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise ConfigError(f"test {', '.join(test)}: {problem}") from error
+
+
+def general_texts(
+    material: Material, source: str | Path | None, *, limit: int, seed: int
+) -> tuple[list[Encoded], list[str], tuple[DataRead, ...]] | str:
+    """General texts on tokens, their ids and what was read; or, in words, why there are none.
+
+    Without a source the passages of CIJING_DATA/cmrc-retrieval are taken. Of more than `limit` texts so many are drawn.
+    """
+    if material.run.config.task not in LANGUAGE_MODELS:
+        return f"task {material.run.config.task} predicts no tokens"
+    if source is None:
+        beside = os.environ.get("CIJING_DATA")
+        if not beside or not (Path(beside) / GENERAL).is_file():
+            return f"no text was named (--general FILE), and there is no {GENERAL} in CIJING_DATA"
+        source = Path(beside) / GENERAL
+    config = DataConfig(train=(str(source),), id="_id" if Path(source).name == GENERAL.name else "id")
+    records = list(read_source(str(source), config, "masked-lm"))  # a task that takes texts and nothing else
+    chosen = np.arange(len(records))
+    if len(records) > limit:
+        chosen = np.sort(np.random.default_rng(seed).choice(len(records), size=limit, replace=False))
+    documents = [
+        piece
+        for index, place in enumerate(chosen)
+        for piece in encode_pieces(records[place], material.run.tokenizer, material.encoding, index=index)
+    ]
+    return documents, [records[place].id for place in chosen], (_data_read("general", str(source), "auto"),)
+
+
+def questions_for(material: Material, source: str | None) -> tuple[tuple[Question, ...], tuple[DataRead, ...]] | str:
+    """Questions of a file or of the shipped domain that was learned; or, in words, why there are none."""
+    config = material.run.config
+    if config.task != "causal-lm":
+        return "questions are put to causal language models only"
+    if source is None:
+        pairs = config.pairs.file if config.pairs is not None else ""
+        learned = (domain for domain in DOMAINS if domain == pairs or f"{domain}/train" in config.data.train)
+        source = next(learned, None)
+    if source is None:
+        return "no file was named (--questions FILE), and the run learned no shipped domain"
+    read = _hash(domain_file(source, "questions.jsonl").read_bytes()) if source in DOMAINS else _file_hash(Path(source))
+    return load_questions(source), (DataRead(use="questions", source=source, sha256=read),)
+
+
+def part_of_fact(question: Question, *, trained: set[str], dev: set[str], test: set[str]) -> str:
+    """Whether the run was trained on the fact that a question asks for, or chose its checkpoint by it."""
+    for part, groups in (("trained facts", trained), ("dev facts", dev), ("held-out facts", test)):
+        if question.group in groups:
+            return part
+    return "other facts"
+
+
+def groups_of(part: Any) -> set[str]:
+    """All groups of a part of a corpus, also of a streamed one."""
+    return set() if part is None else {str(row["group"]) for row in part}
+
+
+def _read_for(run: FinishedRun, data: DataConfig) -> tuple[DataRead, ...]:
+    found = [
+        _data_read(use, name, data.kind, path=path)
+        for use in ("train", "dev", "test")
+        for name, path in zip(getattr(data, use), getattr(with_shipped(data), use), strict=True)
+    ]
+    pairs = run.config.pairs
+    if pairs is not None:
+        shipped = pairs.file in DOMAINS
+        content = domain_file(pairs.file, "pairs.yaml").read_bytes() if shipped else Path(pairs.file).read_bytes()
+        found.append(DataRead(use="pairs", source=pairs.file, sha256=_hash(content)))
+    return tuple(found)
+
+
+def _data_read(use: str, name: str, kind: Any, *, path: str | None = None) -> DataRead:
+    """A source with the hash of its file, and of the answers that lie beside it."""
+    where = Path(path or name)
+    what = kind_of(str(where), kind)
+    if not where.is_file():
+        return DataRead(use=use, source=name, sha256=None)
+    beside = [where.with_suffix(".gold")] if what == "mcl-wic" else []
+    return DataRead(use=use, source=name, sha256=_file_hash(where, *beside))
+
+
+def _file_hash(*paths: Path) -> str | None:
+    whole = hashlib.sha256()
+    for path in paths:
+        if not path.is_file():
+            return None
+        whole.update(path.read_bytes())
+    return whole.hexdigest()
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

@@ -1,0 +1,96 @@
+"""A finished run opened again: its configuration, its files as they were written, its model with adapter and head."""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from finetune.adapters import WEIGHTS, check_adapter
+from finetune.config import RunConfig, config_of
+from finetune.errors import TrainingError
+from finetune.heads import Heads
+from finetune.learner import Learner, reopened_learner
+from finetune.train import CONFIG, MANIFEST, refuse_changes
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FinishedRun:
+    """A run that came to its end, its model in eval mode."""
+
+    folder: Path
+    config: RunConfig
+    labels: tuple[str, ...]
+    manifest: Mapping[str, Any]
+    hashes: Mapping[str, str]  # of the adapter's files, checked
+    learner: Learner
+
+    @property
+    def model(self) -> Any:
+        """The PeftModel; a reading task's head is its `reading_head`."""
+        return self.learner.model
+
+    @property
+    def tokenizer(self) -> Any:
+        """The base's tokenizer."""
+        return self.learner.loaded.tokenizer
+
+    @property
+    def heads(self) -> Heads:
+        """The heads that the attention loss acted on, chosen on training texts; empty where there was none."""
+        told = (self.manifest.get("attention") or {}).get("heads") or {}
+        return {int(layer): tuple(map(int, heads)) for layer, heads in told.items() if heads}
+
+    @contextmanager
+    def base(self) -> Iterator[Any]:
+        """Within the block the model answers without its adapter; a reading head, which the run trained, stays."""
+        with self.model.disable_adapter():
+            yield self.model
+
+
+def open_run_folder(path: str | Path, *, device: str = "auto") -> FinishedRun:
+    """Open the folder of a run that came to its end.
+
+    TrainingError for a folder that is no such run, a file of the adapter that is not the one the run wrote, a base
+    that is not the one it was trained on; ConfigError where config.yaml is not what the run was trained by.
+    """
+    folder = Path(path)
+    manifest = _manifest(folder)
+    told = check_adapter(folder)
+    if WEIGHTS not in told["hashes"]:
+        raise TrainingError(f"{folder}: there is no hash of {WEIGHTS}, so it cannot be checked")
+    config = _config(folder, manifest)
+    labels = tuple(map(str, manifest.get("labels") or ()))
+    learner = reopened_learner(config, folder, labels=labels, device=device)
+    if learner.loaded.fingerprint != manifest.get("fingerprint"):
+        raise TrainingError(f"{folder}: {config.model} is not the model that the run was trained on (its hash differs)")
+    return FinishedRun(
+        folder=folder, config=config, labels=labels, manifest=manifest, hashes=dict(told["hashes"]), learner=learner
+    )
+
+
+def _manifest(folder: Path) -> Mapping[str, Any]:
+    try:
+        told = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        begun = (folder / CONFIG).is_file()
+        what = "the run did not come to its end: go on with `finetune train --resume`" if begun else "no run"
+        raise TrainingError(f"{folder}: {MANIFEST} is missing, {what}") from error
+    except (OSError, ValueError) as error:
+        raise TrainingError(f"{folder}: {MANIFEST} is damaged ({error})") from error
+    if not isinstance(told, dict) or not isinstance(told.get("config"), dict):
+        raise TrainingError(f"{folder}: {MANIFEST} is not one of `finetune train`")
+    return told
+
+
+def _config(folder: Path, manifest: Mapping[str, Any]) -> RunConfig:
+    """The configuration that the manifest tells, the same as that of config.yaml."""
+    try:
+        written = yaml.safe_load((folder / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise TrainingError(f"{folder}: {CONFIG} is missing or damaged") from error
+    refuse_changes(manifest["config"], written, folder)
+    return config_of({**manifest["config"], "out": str(folder)}, name=str(folder / CONFIG))
