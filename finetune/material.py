@@ -171,7 +171,7 @@ def _read_for(run: FinishedRun, data: DataConfig) -> tuple[DataRead, ...]:
         for name, path in zip(getattr(data, use), getattr(with_shipped(data), use), strict=True)
     ]
     pairs = run.config.pairs
-    if pairs is not None:
+    if pairs is not None and pairs.file is not None:
         shipped = pairs.file in DOMAINS
         content = domain_file(pairs.file, "pairs.yaml").read_bytes() if shipped else Path(pairs.file).read_bytes()
         found.append(DataRead(use="pairs", source=pairs.file, sha256=_hash(content)))

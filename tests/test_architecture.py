@@ -42,6 +42,19 @@ ORDER = (
     *("chat", "transcripts", "stitching", "answering", "generation"),
     *("glance", "terminal", "options", "launch", "commands", "__main__"),
 )
+# The same in finetune/.
+TEACHING_ORDER = (
+    *("errors", "losses", "pairs", "reach", "domains"),
+    *("dataconfig", "corpusfiles", "reading", "records"),
+    *("cutting", "frames", "chats", "encode", "batches"),
+    *("supervise", "heads", "control", "tasks", "checkpoints", "adapters", "trainer"),
+    *("config", "learner", "tally", "prepare", "train"),
+    *("words", "association", "neglect", "mine"),
+    *("footprint", "inspection", "cautions", "preflight_lines", "preflight"),
+    *("questions", "scoring", "runfolder", "material", "intervals", "edgemeasures", "evaluation", "evaluate", "merge"),
+    *("commands", "__main__"),
+)
+ORDERS = {"probe": ORDER, "finetune": TEACHING_ORDER}
 HOMES = {
     "AttentionInterface": ("probe/rowtap.py",),
     "AttentionMaskInterface": ("probe/rowtap.py",),
@@ -67,8 +80,8 @@ def whole_tree() -> Tree:
 
 
 def module_of(path: str) -> str:
-    """probe/measures/focus.py -> measures, probe/spans.py -> spans."""
-    return path.removeprefix("probe/").split("/")[0].removesuffix(".py")
+    """probe/measures/focus.py -> measures, finetune/pairs.py -> pairs."""
+    return path.split("/")[1].removesuffix(".py")
 
 
 def imports(source: str) -> Iterator[tuple[int, str, str]]:
@@ -87,19 +100,20 @@ def below(tree: Tree, package: str) -> Iterator[tuple[str, str]]:
 
 def wrong_order(tree: Tree) -> Iterator[str]:
     """Imports of a module that does not stand above, and modules that stand nowhere."""
-    for path, source in below(tree, "probe"):
-        here = module_of(path)
-        if here == "__init__":
-            continue
-        if here not in ORDER:
-            yield f"{path}: module {here} stands in no list"
-            continue
-        for line, module, name in imports(source):
-            there = name if module == "probe" else module.removeprefix("probe.").split(".")[0]
-            if module.split(".")[0] != "probe" or there == here:
+    for package, order in ORDERS.items():
+        for path, source in below(tree, package):
+            here = module_of(path)
+            if here == "__init__":
                 continue
-            if there not in ORDER or ORDER.index(there) > ORDER.index(here):
-                yield f"{path}:{line}: {here} imports {there}, which does not stand above it"
+            if here not in order:
+                yield f"{path}: module {here} stands in no list"
+                continue
+            for line, module, name in imports(source):
+                there = name if module == package else module.removeprefix(f"{package}.").split(".")[0]
+                if module.split(".")[0] != package or there == here:
+                    continue
+                if there not in order or order.index(there) > order.index(here):
+                    yield f"{path}:{line}: {here} imports {there}, which does not stand above it"
 
 
 def relative_imports(tree: Tree) -> Iterator[str]:
@@ -201,18 +215,20 @@ PLANTED = [
     (wrong_order, "probe/errors.py", "from probe import spans"),
     (wrong_order, "probe/measures/focus.py", "from probe.report.page import Section"),
     (wrong_order, "probe/novelty.py", ""),
+    (wrong_order, "finetune/novelty.py", ""),
+    (wrong_order, "finetune/pairs.py", "from finetune.trainer import AttentionTrainer"),
     (wrong_order, "probe/cases.py", "from probe.novelty import x"),
     (relative_imports, "probe/spans.py", "from .models import x"),
     (relative_imports, "probe/report/page.py", "from .. import figures"),
     (crossing, "probe/study.py", "import finetune.train"),
     (crossing, "probe/study.py", "def f():\n    from finetune import train"),
-    (crossing, "finetune/data.py", "from probe.cases import load_cases"),
-    (crossing, "finetune/data.py", "from probe import capture_prepared"),
-    (crossing, "finetune/data.py", "import probe"),
+    (crossing, "finetune/encode.py", "from probe.cases import load_cases"),
+    (crossing, "finetune/encode.py", "from probe import capture_prepared"),
+    (crossing, "finetune/encode.py", "import probe"),
     (away_from_home, "probe/capture.py", "from transformers import AttentionInterface"),
     (away_from_home, "probe/report/page.py", "import matplotlib.pyplot as plt"),
     (away_from_home, "probe/figures.py", "from jinja2 import Template"),
-    (away_from_home, "finetune/report.py", "import seaborn as sns"),
+    (away_from_home, "finetune/evaluate.py", "import seaborn as sns"),
     (prints, "probe/study.py", "def f():\n    print('done')"),
     (code_loaders, "probe/captures.py", "import pickle"),
     (code_loaders, "probe/captures.py", "from pickle import loads"),
@@ -221,7 +237,7 @@ PLANTED = [
     (code_loaders, "probe/casefiles.py", "import yaml\nx = yaml.load(f, yaml.Loader)"),
     (code_loaders, "probe/casefiles.py", "x = eval('1')"),
     (vague_names, "probe/utils.py", ""),
-    (vague_names, "finetune/common/data.py", ""),
+    (vague_names, "finetune/commands/common.py", ""),
 ]
 
 
@@ -237,7 +253,7 @@ ALLOWED = {
     "probe/report/page.py": "import jinja2\nfrom probe.report.sections import Section",
     "probe/__main__.py": "import typer\nprint('x')\nfrom probe.study import run_report",
     "probe/rowtap.py": "from transformers import AttentionInterface",
-    "finetune/data.py": "from probe import load_cases\nimport yaml\nx = yaml.safe_load('')",
+    "finetune/encode.py": "from probe import load_cases\nimport yaml\nx = yaml.safe_load('')",
 }
 
 
@@ -300,4 +316,4 @@ def test_the_readme_lists_every_module_in_the_order_of_the_code():
     named = [
         name.strip("`/") for cell in first_cells for name in cell.replace(" ", "").split(",") if "builtin" not in name
     ]
-    assert [name for name in named if name != "data"] == list(ORDER)
+    assert [name for name in named if name not in ("data", "configs")] == [*ORDER, *TEACHING_ORDER]
