@@ -55,7 +55,7 @@ def load_encoder(model: str, *, device: str, dtype: str) -> "LoadedModel":
     """The model of --model where it must read in both directions; ModelError."""
     loaded = load(model, device=device, dtype=dtype, revision=None, code=False)
     if loaded.kind != "encoder":
-        raise ModelError(f"--model {model} is a kind that does not fit, {loaded.kind}; allowed is an encoder")
+        raise ModelError(f"--model {model} is of kind {loaded.kind}; allowed is kind encoder")
     return loaded
 
 
@@ -63,14 +63,12 @@ def load_decoder(model: str, *, device: str, dtype: str) -> "LoadedModel":
     """The model of --decoder with its language-model head; ModelError where it is not causal, or the head random."""
     from probe.models import UNTRAINED
 
-    allowed = "allowed is a decoder with a trained language-model head"
+    allowed = "allowed is kind decoder with a trained language-model head"
     loaded = load(model, device=device, dtype=dtype, revision=None, code=False, head="lm")
     if loaded.kind != "decoder":
-        raise ModelError(f"--decoder {model} is a kind that does not fit, {loaded.kind}; {allowed}")
+        raise ModelError(f"--decoder {model} is of kind {loaded.kind}; {allowed}")
     if any(note.startswith(UNTRAINED) for note in loaded.notes):
-        raise ModelError(
-            f"--decoder {model} comes without a language-model head, and an untrained one says nothing; {allowed}"
-        )
+        raise ModelError(f"--decoder {model} is of kind decoder, but its files hold no trained head; {allowed}")
     return loaded
 
 
@@ -95,7 +93,7 @@ def command_line(command: str, options: Mapping[str, object], *, text: str | Non
 
 
 def refuse_overlap(folder: Path, file: Path) -> None:
-    """OutputError where the file would stand in the run folder, which holds what the run writes, or the folder in it."""
+    """OutputError where the file would stand in the run folder, which holds only what the run writes, or be it."""
     one, other = (Path(os.path.realpath(path.expanduser())) for path in (folder, file))
     if one.is_relative_to(other) or other.is_relative_to(one):
         raise OutputError(f"--markdown {file} lies in the run folder {folder}, or is it: name a file outside of --out")

@@ -151,9 +151,9 @@ def walk(
         )  # fmt: skip
     if out:
         options = {
-            "target": word, "occurrence": occurrence if occurrence > 1 else None, "model": name, "layer": found.layer.index, "head": found.head,
-            "language": language, "revision": revision, "out": out, "cut-to-fit": cut_to_fit,
-            "trust-remote-code": trust_remote_code,
+            "target": word, "occurrence": occurrence if occurrence > 1 else None, "model": name,
+            "layer": found.layer.index, "head": found.head, "language": language, "revision": revision, "out": out,
+            "cut-to-fit": cut_to_fit, "trust-remote-code": trust_remote_code,
         }  # fmt: skip
         page = page_of_walk(found, language, command=command_line("walk", options, text=words))
         write_whole(out, page.encode(), what="the page")
