@@ -19,10 +19,10 @@ from probe.claims.embedding import (
     told_apart,
 )
 from probe.claims.example import article_step, character_tokenizer, products_of, tokenizer_of
-from probe.claims.far import peak_depth
 from probe.claims.families import ZOO, behaviour, first_layer, shift_share, tiny_model
-from probe.claims.order import order, reordered
-from probe.claims.positionless import doubled, is_causal, left_of_positions, without_positions
+from probe.claims.far import peak_depth
+from probe.claims.order import order
+from probe.claims.positionless import is_causal, without_positions
 from probe.claims.rows import _nearest_fails, exchanged, scaled_scores, word_lists
 from probe.claims.rungs import changing, told_by_word
 from probe.claims.words import count_words, surprisal
