@@ -55,10 +55,14 @@ def capture(
     return capture_prepared(loaded, prepared, options=options, route=route, progress=progress, on_layer=on_layer)
 
 
-def prepare(loaded: LoadedModel, cases: Iterable[Case], *, cut: bool = False) -> tuple[Prepared, ...]:
-    """Tokenise the cases and find target and cues among the tokens; refuse all that cannot be captured at once."""
+def prepare(loaded: LoadedModel, cases: Iterable[Case], *, cut: bool | None = False) -> tuple[Prepared, ...]:
+    """Tokenise the cases and find target and cues among the tokens; refuse all that cannot be captured at once.
+
+    `cut` says whether a text that is too long is cut around its target; None where the caller has no such choice to
+    offer, so that the refusal does not name it.
+    """
     check_loaded(loaded)
-    cut = truth(cut, "cut")
+    cut = None if cut is None else truth(cut, "cut")
     prepared, problems = [], []
     for case in _cases_of(cases):
         try:
@@ -245,16 +249,15 @@ def free_memory(device: torch.device) -> int:
     return int(psutil.virtual_memory().available)
 
 
-def _prepare_one(loaded: LoadedModel, case: Case, *, cut: bool) -> Prepared:
+def _prepare_one(loaded: LoadedModel, case: Case, *, cut: bool | None) -> Prepared:
     tokens = tokenize(loaded.tokenizer, case.text)
     limit = loaded.max_positions
     was_cut = False
     if limit is not None and len(tokens.ids) > limit:
         if not cut:
-            raise ModelError(
-                f"{len(tokens.ids)} tokens, but {loaded.name} has {limit} positions: "
-                "cut_to_fit (--cut-to-fit) keeps the part around the target"
-            )
+            keeps = "cut_to_fit (--cut-to-fit) keeps the part around the target"
+            advice = "choose a model with more" if cut is None else keeps
+            raise ModelError(f"{len(tokens.ids)} tokens, but {loaded.name} has {limit} positions: {advice}")
         case, tokens = cut_to_fit(loaded.tokenizer, case, limit)
         was_cut = True
     target = tokens_of(case.target, tokens)

@@ -40,8 +40,29 @@ CLAIM_STRINGS: dict[str, tuple[str, str]] = {
     "counts": ("Verdicts on the {n} claims here: {counts}.", "此处 {n} 条说法的结论：{counts}。"),
     "comma": (", ", "，"),
     "made_by": (
-        "This file is written by `{command}`.",
-        "本文件由 `{command}` 写成。",
+        "This file is written by {command}.",
+        "本文件由 {command} 写成。",
+    ),
+    "page_by": ("This page is written by: {command}", "生成本页的命令：{command}"),
+    "untestable_no_positions": (
+        "none: no table or rotation of positions was found to take out of this model",
+        "无：在这个模型中没有找到可去掉的位置表或旋转",
+    ),
+    "untestable_placed_rows": (
+        "none: with tables and rotations out, rows over one repeated token still differ by place, so a bias on the scores or a window is left",
+        "无：去掉位置表与旋转后，同一词元重复时各行仍随位置而变，说明分数上还有偏置或窗口",
+    ),
+    "untestable_placed_states": (
+        "none: with tables and rotations out, states of one repeated token still differ by place",
+        "无：去掉位置表与旋转后，同一词元重复时各状态仍随位置而变",
+    ),
+    "untestable_no_double": (
+        "none: this model does not run in double precision",
+        "无：这个模型不能以双精度运行",
+    ),
+    "untestable_fixed_scores": (
+        "none: no scale of the scores was found in this model, so that no watched case can be made",
+        "无：在这个模型中没有找到分数的缩放，无法造出对照",
     ),
     "quick_note": (
         "This is a quick trial run: it shows that everything runs, and gives no verdict on what it measured.",
@@ -150,8 +171,8 @@ CLAIM_STRINGS: dict[str, tuple[str, str]] = {
     "order.short": ("Order without positions", "没有位置的词序"),
     "order": ("Without positions, the order of the words is lost.", "没有位置信息，词序就丢失了。"),
     "order.how": (
-        "Positions are taken out (tables zero, rotations by 0), tokens change places, and states are compared, in double precision as far as the model's own code keeps it (some norms and rotations compute in single precision): relative deviation from what mere reordering gives. In a causal model the tokens between the first and the last change places, and the last state must stay. Planted: a tiny encoder, and a causal model of one layer, for which it is exactly so. Nothing to find: the same model with its positions.",
-        "去掉位置（位置表清零，旋转角为 0），交换词元，在双精度下（以模型自身代码为限，有些归一化与旋转用单精度计算）比较状态与“只是换了顺序”的相对偏差。因果模型中交换首尾之间的词元，最后一个状态应当不变。埋入：微型编码器，以及只有一层的因果模型（此时严格成立）。没有效应：带位置的同一个模型。",
+        "Positions are taken out (tables zero, fixed ones the same row throughout, rotations by 0), which is seen to be complete where over one repeated token all rows and states are alike; tokens change places, and states are compared, in double precision as far as the model's own code keeps it (some norms and rotations compute in single precision): relative deviation from what mere reordering gives. In a causal model the tokens between the first and the last change places, and the last state must stay. Planted: a tiny encoder, and a causal model of one layer, for which it is exactly so. Nothing to find: the same model with its positions.",
+        "去掉位置（位置表清零，固定的表处处取同一行，旋转角为 0），并以同一词元重复时各行、各状态都相同来确认已去干净；再交换词元，在双精度下（以模型自身代码为限，有些归一化与旋转用单精度计算）比较状态与“只是换了顺序”的相对偏差。因果模型中交换首尾之间的词元，最后一个状态应当不变。埋入：微型编码器，以及只有一层的因果模型（此时严格成立）。没有效应：带位置的同一个模型。",
     ),
     "order.lost_encoder": ("attending in both directions: states only move with their tokens", "双向注意力：状态只随词元移动"),
     "order.lost_decoder": ("causal: the last state does not see the order before it", "因果模型：最后的状态看不出前文的顺序"),

@@ -1,9 +1,11 @@
 """Claims as sections of a page, as Markdown and as a table: in words, whatever the numbers turn out to be."""
 
 import math
+import re
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import get_args
 
 import pandas as pd
@@ -26,6 +28,8 @@ from probe.report import Section, Table
 
 _SMALL_TABLE = (20, 7)  # rows and columns of a table that stands in the Markdown file as well
 _COLUMNS = ("claim", "verdict", "command", "statements")
+_ENTITIES = {"<": "lt", "&": "amp"}
+_SPECIAL = frozenset("`|<>&*_[]\\\r\n")
 
 Models = Mapping[str, str]  # encoder, decoder -> name
 
@@ -36,17 +40,23 @@ def say(key: str, language: Language, /, **values: object) -> str:
 
 
 def sections_of(
-    findings: Sequence[Finding], language: Language, *, models: Models, quick: bool = False
+    findings: Sequence[Finding],
+    language: Language,
+    *,
+    models: Models,
+    quick: bool = False,
+    command: str = "python -m probe claims",
+    settings: Sequence[str] = (),
 ) -> list[Section]:
     """The page: all claims with their verdicts, then each with its statements, rules, watched cases and tables."""
     table = Table(
         caption=say("table_claims", language),
         columns=tuple(say(f"col_{name}", language) for name in _COLUMNS),
-        rows=tuple(_claim_row(finding, language) for finding in findings),
+        rows=tuple(_claim_row(finding, language, command_of(finding.key, settings)) for finding in findings),
         source="tables/claims.csv",
         whole=True,
     )
-    text = _summary(findings, language, quick=quick)
+    text = [*_summary(findings, language, quick=quick), say("page_by", language, command=command)]
     first = Section(key="claims", title=say("summary", language), text=tuple(text), tables=(table,))
     return [first, *(_claim_section(finding, language, models) for finding in findings)]
 
@@ -69,27 +79,36 @@ def counted(findings: Sequence[Finding], language: Language) -> str:
     return say("counts", language, n=len(findings), counts=say("comma", language).join(pieces))
 
 
-def command_of(key: str) -> str:
-    """The command that answers one claim."""
-    return f"python -m probe claims --only {key}"
+def command_of(key: str, settings: Sequence[str] = ()) -> str:
+    """The command that answers one claim, with the settings of the run."""
+    return shlex.join(["python", "-m", "probe", "claims", "--only", key, *settings])
 
 
 def markdown(
-    findings: Sequence[Finding], language: Language, *, command: str, models: Models, seed: int, quick: bool = False
+    findings: Sequence[Finding],
+    language: Language,
+    *,
+    command: str,
+    models: Models,
+    seed: int,
+    quick: bool = False,
+    settings: Sequence[str] = (),
 ) -> str:
     """The table of claims and each claim's statements as a Markdown file that ends with a line break."""
+    models = {role: literal(name) for role, name in models.items()}
+    findings = [_literal_names(finding) for finding in findings]
     lines = [
         f"# {say('title', language)}",
         "",
         say("subtitle", language, **models, seed=seed),
         "",
-        say("made_by", language, command=command),
+        say("made_by", language, command=code(command)),
         "",
         *_paragraphs(_summary(findings, language, quick=quick)),
         "",
         *_pipes(
             [say(f"col_{name}", language) for name in _COLUMNS],
-            [_claim_row(finding, language, mark="`") for finding in findings],
+            [_claim_row(finding, language, code(command_of(finding.key, settings))) for finding in findings],
         ),
     ]
     for finding in findings:
@@ -137,7 +156,7 @@ def claim_lines(finding: Finding, language: Language) -> ClaimLines:
     verdict = _verdict(finding.verdict, language)
     rows = [
         (
-            *(finding.key, verdict, _bearing_verdict(part, language), number_text(part.number, part.unit, language)),
+            *(finding.key, verdict, _bearing_verdict(part, language), part_text(part, language)),
             *(say(f"{finding.key}.{part.key}.is", language), _statement(finding, part, language)),
         )
         for part in finding.deciding
@@ -152,8 +171,7 @@ def line_columns(language: Language) -> tuple[str, ...]:
     return tuple(say(f"col_{name}", language) for name in LINE_COLUMNS)
 
 
-def _claim_row(finding: Finding, language: Language, *, mark: str = "") -> tuple[str, ...]:
-    command = f"{mark}{command_of(finding.key)}{mark}"
+def _claim_row(finding: Finding, language: Language, command: str) -> tuple[str, ...]:
     verdict = _verdict(finding.verdict, language)
     return say(finding.key, language), verdict, command, _numbers(finding, language)
 
@@ -172,7 +190,7 @@ def _numbered(finding: Finding, part: Part, language: Language) -> str:
         language,
         statement=_statement(finding, part, language),
         quantity=say(f"{finding.key}.{part.key}.is", language),
-        number=number_text(part.number, part.unit, language),
+        number=part_text(part, language),
         verdict=_bearing_verdict(part, language),
     )
 
@@ -226,7 +244,7 @@ def _parts_table(finding: Finding, language: Language) -> Table:
 def _part_row(finding: Finding, part: Part, language: Language) -> tuple[str, ...]:
     watched = (interval_text(one, part.unit, language) for one in (part.planted, part.nothing))
     bears = [] if part.bears == "for" else [say(part.bears, language)]
-    number = number_text(part.number, part.unit, language).replace("n = ", "n\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}")
+    number = part_text(part, language).replace("n = ", "n\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}")
     return (
         "\n".join([say(f"{finding.key}.{part.key}", language), *([part.model] if part.model else []), *bears]),
         rule_text(part.rule, part.unit, language),
@@ -259,6 +277,13 @@ def _verdict(verdict: Verdict, language: Language) -> str:
 def _text(verdict: Verdict) -> str:
     """A verdict in the table of numbers, in the words of the English page."""
     return _verdict(verdict, "en")
+
+
+def part_text(part: Part, language: Language) -> str:
+    """A statement's number, or why this model gives none."""
+    if part.untestable:
+        return say(f"untestable_{part.untestable}", language)
+    return number_text(part.number, part.unit, language)
 
 
 def number_text(number: Number, unit: Unit, language: Language) -> str:
@@ -322,6 +347,33 @@ def value_text(value: float, unit: Unit) -> str:
         text = f"{value:.2f}"
     zero = text.startswith("-") and not text.strip("-0. %")
     return text.removeprefix("-") if zero else text.replace("-", "−")
+
+
+def literal(text: str) -> str:
+    """Text that Markdown shows as it is: no tags, no code, one line; tables take care of their own bars."""
+    line = " ".join(text.splitlines())
+    return re.sub("[<&]", lambda found: f"&{_ENTITIES[found[0]]};", line).replace("`", "\\`")
+
+
+def code(text: str) -> str:
+    """Text as code in Markdown, also within a table; what would end the code or the line is written as entities."""
+    if not re.search(r"[`|<&\r\n]", text):
+        return f"`{text}`"
+    return f"<code>{''.join(f'&#{ord(char)};' if char in _SPECIAL else char for char in text)}</code>"
+
+
+def _literal_names(finding: Finding) -> Finding:
+    """The finding with all words that come from models and data as Markdown shows them."""
+    parts = tuple(replace(part, model=literal(part.model)) for part in finding.parts)
+    grids = tuple(
+        replace(
+            grid,
+            model=literal(grid.model),
+            rows=tuple(tuple(literal(cell) if isinstance(cell, str) else cell for cell in row) for row in grid.rows),
+        )
+        for grid in finding.grids
+    )
+    return replace(finding, parts=parts, grids=grids)
 
 
 def _paragraphs(text: Sequence[str]) -> list[str]:

@@ -22,9 +22,11 @@ def study_claims(
     folder: RunFolder,
     markdown_file: Path | None = None,
     command: str,
+    settings: Sequence[str] = (),
 ) -> list[Finding]:
     """Run the experiments and write the run folder; `names` are encoder and decoder, as asked for.
 
+    `command` is what was asked of the command line, `settings` those words of it that any one claim needs as well.
     The Markdown file is written where one is named, besides the run folder.
     """
     models = dict(zip(("encoder", "decoder"), names, strict=True))
@@ -36,7 +38,7 @@ def study_claims(
             found = next(running)
             findings.append(found.as_trial() if quick else found)
     page = render_report(
-        sections_of(findings, language, models=models, quick=quick),
+        sections_of(findings, language, models=models, quick=quick, command=command, settings=settings),
         title=say("title", language),
         subtitle=say("subtitle", language, **models, seed=bench.seed),
         language=language,
@@ -46,7 +48,7 @@ def study_claims(
     folder.write_config({"claims": list(keys), **models, "seed": bench.seed, "quick": quick})
     folder.write_table("claims", claims_frame(findings), formats=("csv",))
     folder.write_text("report.html", page)
-    text = markdown(findings, language, command=command, models=models, seed=bench.seed, quick=quick)
+    text = markdown(findings, language, command=command, settings=settings, models=models, seed=bench.seed, quick=quick)
     folder.write_text("claims.md", text)
     if markdown_file is not None:
         write_whole(markdown_file, text.encode(), what="the table of claims")

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 Head = Literal["none", "lm"]
 DTYPES = ("float32", "bfloat16", "float16")
+UNTRAINED = "newly initialised, not trained: "  # how a note on weights that the files lack begins
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -349,7 +350,7 @@ def _judge_loading(model: Any, info: Mapping[str, Any], source: Source) -> tuple
     notes = []
     if missing:
         notes.append(
-            f"newly initialised, not trained: {len(missing)} weights ({', '.join(missing[:3])}"
+            f"{UNTRAINED}{len(missing)} weights ({', '.join(missing[:3])}"
             f"{', ...' if len(missing) > 3 else ''}); whatever comes out of them means nothing"
         )
     stacks = {name for name, _ in backbone.named_children()}
@@ -367,7 +368,7 @@ def _without_pooler(model: Any, missing: list[str]) -> tuple[str, ...]:
     if "add_pooling_layer" in inspect.signature(type(backbone).__init__).parameters:
         backbone.pooler = None
         return ()
-    return (f"newly initialised, not trained: the pooler ({len(missing)} weights); it is not used here",)
+    return (f"{UNTRAINED}the pooler ({len(missing)} weights); it is not used here",)
 
 
 def head_class(config: Any, name: str) -> str:

@@ -1,6 +1,8 @@
 """Every claim runs on two tiny random models, and its page, Markdown and table say what was found in both languages."""
 
+import html
 import re
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,7 @@ from claims_bench import bench
 from probe.claims.records import (
     STATEMENTS,
     Finding,
+    Grid,
     Number,
     Part,
     Range,
@@ -26,9 +29,11 @@ from probe.claims_story import (
     LINE_COLUMNS,
     claim_lines,
     claims_frame,
+    code,
     command_of,
     counted,
     line_columns,
+    literal,
     markdown,
     number_text,
     rule_text,
@@ -231,6 +236,25 @@ def test_the_page_says_what_the_article_is_and_defines_its_words():
     }.items():
         text = " ".join(sections_of([Finding(key="heads", why="waits")], language, models=MODELS)[0].text)
         assert [word for word in words if word not in text] == []
+
+
+def test_names_are_shown_in_markdown_as_they_are():
+    name = "a<img src=x>|`b`\n# c"
+    part = statement("cluster", exact(1.0), model=name)
+    grid = Grid(caption="nearest", columns=("model", "nearest"), rows=((name, "<|im_end|> `"),), model=name)
+    names = {"encoder": name, "decoder": "d"}
+    settings = ["--model", name]
+    finding = Finding(key="neighbours", parts=(part,), grids=(grid,))
+    whole = shlex.join(["python", "-m", "probe", "claims", *settings])
+    text = markdown([finding], "en", command=whole, settings=settings, models=names, seed=0)
+    assert "<img" not in text and not re.search("^# c", text, re.MULTILINE)
+    assert "a&lt;img src=x>|\\`b\\` # c · d" in text and "&lt;\\|im_end\\|> \\`" in text
+    for block in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+        assert len({line.replace("\\|", "").count("|") for line in block.splitlines()}) == 1
+    spans = [html.unescape(found) for found in re.findall("<code>(.*?)</code>", text)]
+    assert spans == [whole, command_of("neighbours", settings)]
+    assert shlex.split(spans[1])[-1] == name
+    assert (literal("plain: e5-small, < 0.3"), code("a b")) == ("plain: e5-small, &lt; 0.3", "`a b`")
 
 
 def test_progress_ends_with_all_claims_done():

@@ -19,8 +19,10 @@ from probe.claims.embedding import (
     told_apart,
 )
 from probe.claims.example import article_step, character_tokenizer, products_of, tokenizer_of
+from probe.claims.families import ZOO, behaviour, first_layer, shift_share, tiny_model
 from probe.claims.far import peak_depth
-from probe.claims.order import ZOO, _first_layer, _tiny, behaviour, is_causal, order, shift_share, without_positions
+from probe.claims.order import order
+from probe.claims.positionless import is_causal, without_positions
 from probe.claims.rows import _nearest_fails, exchanged, scaled_scores, word_lists
 from probe.claims.rungs import changing, told_by_word
 from probe.claims.words import count_words, surprisal
@@ -154,10 +156,10 @@ def test_a_causal_model_is_known_by_what_it_does():
 
 def test_a_row_that_depends_on_no_position_is_not_relative():
     assert shift_share(np.full((1, 24, 24), 1 / 24)) == 1.0
-    model = _tiny("Llama")
-    assert shift_share(_first_layer(model, 7)[0]) < 1e-3
+    model = tiny_model("Llama")
+    assert shift_share(first_layer(model, 7)[0]) < 1e-3
     with without_positions(model):
-        assert shift_share(_first_layer(model, 7)[0]) == 1.0
+        assert shift_share(first_layer(model, 7)[0]) == 1.0
 
 
 # --- counts -------------------------------------------------------------------------------------------------------

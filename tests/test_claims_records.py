@@ -5,7 +5,9 @@ import math
 import numpy as np
 import pytest
 
+from probe.claims.far import peak_depth
 from probe.claims.records import (
+    NOTHING_MEASURED,
     Finding,
     Number,
     Part,
@@ -16,10 +18,12 @@ from probe.claims.records import (
     less_than,
     mean_number,
     more_than,
+    not_testable,
     share_number,
     spread,
     together,
 )
+from probe.errors import CijingError
 
 WIDE = Rule(confirmed=Range(above=0.95), refuted=Range(below=0.8), between="qualified")
 
@@ -153,3 +157,63 @@ def test_a_verdict_is_held_against_an_interval_wide_enough_for_all_statements():
 
 def test_the_wide_interval_of_a_share_is_wilsons():
     assert share_number(24, 24).wide == pytest.approx((24 / (24 + 3.290527**2), 1.0))
+
+
+# --- edges ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("values", [[math.nan, 1.0, 2.0], [1.0, math.nan, 2.0], [1.0, 2.0, math.nan], []])
+def test_a_spread_with_a_nan_is_nan_wherever_it_stands(values):
+    found = spread(values)
+    assert all(map(math.isnan, (found.estimate, found.low, found.high))) and found.n == len(values)
+    assert part(found).statement == "open"
+
+
+@pytest.mark.parametrize(
+    "unknown",
+    [exact(math.nan), exact(0.0, n=0), Number(estimate=math.nan, low=-1, high=-0.5, n=3), number(math.nan, 0)],
+)
+def test_a_watched_case_that_is_not_known_is_not_trusted(unknown):
+    assert part(number(0.1, 0.2), nothing=unknown).verdict == "measure not to be trusted"
+    sure = exact(1.0, n=0) if unknown.n == 0 else unknown
+    assert part(number(0.1, 0.2), planted=sure).verdict == "measure not to be trusted"
+
+
+@pytest.mark.parametrize(
+    ("confirmed", "refuted"),
+    [({"above": 0.5}, {"below": 0.6}), ({"above": 0, "below": 1}, {"above": 0.9}), ({"below": 1}, {"above": 0})],
+)
+def test_a_rule_that_would_confirm_and_refute_one_number_is_refused(confirmed, refuted):
+    with pytest.raises(ValueError, match="both confirms and refutes"):
+        Rule(confirmed=Range(**confirmed), refuted=Range(**refuted))
+    assert more_than(0.5, refuted_below=0.5).judge(exact(0.5)) == "open"  # ranges that touch hold no number in common
+
+
+def test_the_peak_of_nothing_and_of_what_is_not_known_is_nan():
+    gaps = np.random.default_rng(0).normal(size=(8, 10))
+    gaps[3, 4] = math.nan
+    for found, n in ((peak_depth(gaps, seed=0), 8), (peak_depth(np.empty((0, 10)), seed=0), 0)):
+        assert math.isnan(found.estimate) and math.isnan(found.low) and found.n == n
+
+
+def test_the_share_of_nothing_is_nan_and_more_hits_than_cases_are_refused():
+    assert share_number(0, 0) is NOTHING_MEASURED
+    for hits, n in ((3, 2), (-1, 2), (1, 0)):
+        with pytest.raises(CijingError, match=f"{hits} hits of {n}: allowed are 0 to {n}"):
+            share_number(hits, n)
+
+
+@pytest.mark.parametrize("make", [mean_number, hits_number])
+def test_the_mean_of_nothing_is_nan_of_no_units(make):
+    for values, units in (([], []), ([math.nan, math.nan], ["a", "b"])):
+        found = make(values, units, seed=0)
+        assert math.isnan(found.estimate) and math.isnan(found.high) and found.n == 0 and not found.by_chance
+
+
+def test_a_part_that_a_model_leaves_untestable_has_no_number_and_does_not_weigh():
+    mute = not_testable(part(number(0.1, 0.2)), "placed_rows")
+    assert mute.verdict == "not testable here" and mute.corrected == "" and not mute.number.known
+    assert Finding(key="x", parts=(mute, part(number(0.1, 0.2)))).verdict == "confirmed"
+    assert Finding(key="x", parts=(mute, part(number(-0.1, 0.2)))).verdict == "open"
+    assert Finding(key="x", parts=(mute, mute)).verdict == "not testable here"
+    assert Finding(key="x", parts=(mute,)).as_trial().verdict == "not testable here"

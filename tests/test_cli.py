@@ -699,13 +699,15 @@ def test_an_unknown_claim_is_refused_in_one_line_with_the_valid_ones(capsys: pyt
     assert "allowed is a file ending in .md" in capsys.readouterr().err
 
 
-def test_claims_that_need_no_model_are_answered_without_loading_one(tmp_path: Path) -> None:
+def test_claims_that_need_no_model_are_answered_without_loading_one(bert: Path, llama: Path, tmp_path: Path) -> None:
     out, file = tmp_path / "run", tmp_path / "claims.md"
     done = program(
-        *("claims", "--only", "entropy", "--only", "example", "--only", "heads", "--model", "no/such"),
+        *("claims", "--only", "entropy", "--only", "example", "--only", "heads"),
+        *("--model", str(bert), "--decoder", str(llama)),
         *("--out", str(out), "--markdown", str(file), "--language", "zh"),
     )
     assert done.returncode == 0, done.stderr
+    assert "newly initialised" not in done.stderr and "note" not in done.stderr
     keys = [line.split()[0] for line in done.stdout.splitlines() if line.split()[0] in ("entropy", "example", "heads")]
     # in the article's order, whatever the order asked; each a line with its wording and one a statement
     assert keys == ["example", "example", "entropy", "entropy", "heads", "heads"]
@@ -719,8 +721,9 @@ def test_claims_that_need_no_model_are_answered_without_loading_one(tmp_path: Pa
     assert again.returncode == 2 and len(again.stderr.splitlines()) == 1
 
 
-def test_a_claim_runs_on_a_model_of_ones_own(bert: Path, tmp_path: Path) -> None:
-    done = program("claims", "--only", "contexts", "--quick", "--model", str(bert), "--out", str(tmp_path / "run"))
+def test_a_claim_runs_on_a_model_of_ones_own(bert: Path, llama: Path, tmp_path: Path) -> None:
+    models = ("--model", str(bert), "--decoder", str(llama))
+    done = program("claims", "--only", "contexts", "--quick", *models, "--out", str(tmp_path / "run"))
     assert done.returncode == 0, done.stderr
     page = (tmp_path / "run" / "report.html").read_text("utf-8")
     assert "quick trial run" in page and str(bert) in page

@@ -102,14 +102,16 @@ class Bench:
     @cached_property
     def apple_states(self) -> "TargetStates":
         """The encoder's states of 苹果 in the cue cases of `apple`, read once for every claim that asks."""
-        items = [item for item in prepare(self.encoder, self.apple) if not is_neutral(item) and item.case.sense]
+        items = [
+            item for item in prepare(self.encoder, self.apple, cut=None) if not is_neutral(item) and item.case.sense
+        ]
         return target_states(self.captures(self.encoder, items, "states of apple"))
 
     @cached_property
     def word_states(self) -> "TargetStates":
         """The same of the words of `senses`."""
         cases = first_groups(load_cases("senses").cases, self.sizes.groups)
-        return target_states(self.captures(self.encoder, prepare(self.encoder, cases), "states of senses"))
+        return target_states(self.captures(self.encoder, prepare(self.encoder, cases, cut=None), "states of senses"))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

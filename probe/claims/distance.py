@@ -27,7 +27,8 @@ def distance(bench: Bench) -> Finding:
     windowed, full = (spread(_tiny_reaches(kind)) for kind in ("window", "full"))
     parts, grids, lengths = [], [], []
     for loaded in (bench.encoder, bench.decoder):
-        items = prepare(loaded, long_cases(loaded, tokens=bench.sizes.long_tokens, texts=bench.sizes.long_texts))
+        cases = long_cases(loaded, tokens=bench.sizes.long_tokens, texts=bench.sizes.long_texts)
+        items = prepare(loaded, cases, cut=None)
         options = CaptureOptions(states=False, batch_tokens=1)  # one text at a time: they are long
         found = bench.captures(loaded, items, "long texts", options=options)
         reach, mean = np.array([reaches(one) for one in found]), np.array([distances(one) for one in found])

@@ -252,7 +252,7 @@ def _pair_grid(bench: Bench, known: Floats) -> Grid:
     """The article's two sentences by state layer: raw cosine, and centred on the mean of all known states of 苹果."""
     from probe.cases import case_of
 
-    items = prepare(bench.encoder, [case_of(text, target="苹果", id=text) for text in _PAIR])
+    items = prepare(bench.encoder, [case_of(text, target="苹果", id=text) for text in _PAIR], cut=None)
     one, other = (
         next(iter(found.states.values()))[:, list(found.target)].mean(1).astype(np.float64)
         for found in bench.captures(bench.encoder, items, "the article's pair")
@@ -275,7 +275,8 @@ def output_space(bench: Bench) -> Finding:
     W_V: the identity, and a rotation at random.
     """
     loaded, seed = bench.encoder, bench.seed
-    items = prepare(loaded, first_groups(load_cases("relations").cases, 2)[: min(24, bench.sizes.relations)])
+    cases = first_groups(load_cases("relations").cases, 2)[: min(24, bench.sizes.relations)]
+    items = prepare(loaded, cases, cut=None)
     own, mixed, turned, units = [], [], [], []
     rotation, _ = np.linalg.qr(np.random.default_rng(seed).normal(size=(_width(loaded),) * 2))
     for item in items:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from probe.cases import load_cases
 from probe.claims.bench import Bench, target_states
 from probe.claims.records import (
     FEWEST_FOR_TAILS,
+    NOTHING_MEASURED,
     WIDE_LEVEL,
     Bears,
     Finding,
@@ -99,7 +100,7 @@ def _items(loaded: LoadedModel, words: int) -> tuple[Prepared, ...]:
         if case.sense != "neutral" and _number(case.group) not in senses.setdefault(case.sense, []):
             senses[case.sense].append(_number(case.group))
     kept = {number for numbers in senses.values() for number in numbers[: words // len(senses)]}
-    return prepare(loaded, [case for case in cases if _number(case.group) in kept])
+    return prepare(loaded, [case for case in cases if _number(case.group) in kept], cut=None)
 
 
 def _number(group: str) -> str:
@@ -148,7 +149,7 @@ def _linked(bench: Bench, loaded: LoadedModel, found: _Far, place: str) -> Part:
 def _late(bench: Bench, loaded: LoadedModel, found: _Far) -> Part:
     """Where the cut edge's effect is largest, as a share of the depth; watched by a bump at either end."""
     gaps, seed = found.by_layer, bench.seed
-    bump = 10 * (np.abs(gaps).max() + 1e-6)
+    bump = 10 * (np.abs(gaps).max(initial=0.0) + 1e-6)
     last, first = gaps.copy(), gaps.copy()
     last[:, -1] += bump
     first[:, 0] += bump
@@ -164,8 +165,13 @@ def _late(bench: Bench, loaded: LoadedModel, found: _Far) -> Part:
 
 
 def peak_depth(gaps: Floats, *, seed: int) -> Number:
-    """Relative depth of the layer with the largest mean, with a bootstrap interval over pairs; gaps [pair, layer]."""
+    """Relative depth of the layer with the largest mean, with a bootstrap interval over pairs; gaps [pair, layer].
+
+    NaN without pairs, and where any gap is: the largest of numbers of which one is not known is not known.
+    """
     pairs, layers = gaps.shape
+    if not gaps.size or np.isnan(gaps).any():
+        return replace(NOTHING_MEASURED, n=pairs)
     draws = np.random.default_rng(seed).integers(pairs, size=(_RESAMPLES, pairs))
     depths = (gaps[draws].mean(1).argmax(1) + 1) / layers
     tails = (1 - WIDE_LEVEL) / 2

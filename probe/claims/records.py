@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from probe.errors import CijingError
 from probe.findings import mean_interval
 from probe.stats import bootstrap, unit_means
 
@@ -46,7 +47,15 @@ class Number:
     @property
     def by_chance(self) -> bool:
         """Whether another sample would have given another number."""
-        return not self.ranged and (self.low != self.high or not math.isnan(self.wide[0]))
+        return self.n > 0 and not self.ranged and (self.low != self.high or not math.isnan(self.wide[0]))
+
+    @property
+    def known(self) -> bool:
+        """Whether something was measured, estimate and interval."""
+        return self.n > 0 and not any(map(math.isnan, (self.estimate, self.low, self.high)))
+
+
+NOTHING_MEASURED = Number(estimate=math.nan, low=math.nan, high=math.nan, n=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +82,11 @@ class Rule:
     refuted: Range
     between: Verdict = "open"  # neither: "open" where the data do not decide, "qualified" where a half-truth lies
 
+    def __post_init__(self) -> None:
+        low, high = max(self.confirmed.above, self.refuted.above), min(self.confirmed.below, self.refuted.below)
+        if low < high:
+            raise ValueError(f"from {low} to {high} the rule both confirms and refutes")
+
     def judge(self, number: Number) -> Verdict:
         """The verdict on the statement that this rule belongs to."""
         if math.isnan(number.low) or math.isnan(number.high):
@@ -87,7 +101,8 @@ class Part:
     """One statement with its number. Bearing "against" the claim, its confirmation refutes the claim.
 
     `planted` is a case in which the measure is known to succeed: the rule must confirm it. `nothing` is one in which
-    it has nothing to find: the rule must not confirm it. Else the number is not to be trusted.
+    it has nothing to find: the rule must not confirm it. Else, or where either is not known, the number is not to be
+    trusted. `untestable` is the key of the reason why this model gives no number at all.
     """
 
     key: str
@@ -99,15 +114,20 @@ class Part:
     planted: Number
     nothing: Number
     trial: bool = False  # too little was measured to say anything
+    untestable: str = ""
 
     @property
     def trusted(self) -> bool:
         """Whether both watched cases came out as they must."""
+        if not (self.planted.known and self.nothing.known):
+            return False
         return self.rule.judge(self.planted) == "confirmed" and self.rule.judge(self.nothing) != "confirmed"
 
     @property
     def statement(self) -> Verdict:
         """The verdict on the part's own statement."""
+        if self.untestable:
+            return "not testable here"
         if self.trial:
             return "trial run"
         return self.rule.judge(self.number) if self.trusted else "measure not to be trusted"
@@ -127,6 +147,12 @@ class Part:
         if math.isnan(low):
             return "too few"
         return "stands" if self.rule.judge(replace(self.number, low=low, high=high)) == self.statement else "falls"
+
+
+def not_testable(part: Part, why: str) -> Part:
+    """The part without its numbers, for a model on which nothing can be measured; `why` is the key of the reason."""
+    unknown = NOTHING_MEASURED
+    return replace(part, number=unknown, planted=unknown, nothing=unknown, untestable=why)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,16 +196,18 @@ class Finding:
 def together(verdicts: Sequence[Verdict]) -> Verdict:
     """One verdict of several: none or untrusted if any is; theirs where they agree; qualified where they do not.
 
-    Parts that the data leave open do not weigh, unless all are open.
+    Parts that the data leave open, or that the model leaves untestable, do not weigh, unless all are.
     """
     wholes: tuple[Verdict, ...] = ("trial run", "measure not to be trusted")
     for whole in wholes:
         if whole in verdicts:
             return whole
-    told = {verdict for verdict in verdicts if verdict != "open"}
+    told = set(verdicts) - {"open", "not testable here"}
     if len(told) == 1:
         return told.pop()
-    return "qualified" if told else "open"
+    if told:
+        return "qualified"
+    return "open" if "open" in verdicts else "not testable here"
 
 
 def exact(value: float, *, n: int = 1) -> Number:
@@ -188,13 +216,20 @@ def exact(value: float, *, n: int = 1) -> Number:
 
 
 def spread(values: Sequence[float]) -> Number:
-    """Numbers that should all be alike: the largest, with the smallest and the largest as its range."""
+    """Numbers that should all be alike: the largest, with the smallest and the largest as its range.
+
+    One NaN among them makes it NaN, whatever their order; so does having none.
+    """
+    if not len(values) or any(map(math.isnan, values)):
+        return replace(NOTHING_MEASURED, n=len(values), ranged=True)
     return Number(estimate=max(values), low=min(values), high=max(values), n=len(values), ranged=True)
 
 
 def mean_number(values: NDArray[np.floating] | Sequence[float], units: Sequence[str], *, seed: int) -> Number:
-    """The mean over units with a bootstrap interval; values [case], NaN = not defined."""
+    """The mean over units with a bootstrap interval; values [case], NaN = not defined. The mean of nothing is NaN."""
     cases = np.asarray(values, dtype=np.float64)
+    if np.isnan(cases).all():
+        return NOTHING_MEASURED
     found = mean_interval(cases, units, seed=seed)
     wide = (math.nan, math.nan)
     if found.units >= FEWEST_FOR_TAILS and found.low < found.high:
@@ -205,6 +240,8 @@ def mean_number(values: NDArray[np.floating] | Sequence[float], units: Sequence[
 
 def hits_number(hits: NDArray[np.floating] | Sequence[float], units: Sequence[str], *, seed: int) -> Number:
     """The share of hits over units; hits [case], 1 or 0. Where all are or none is, a bootstrap collapses: Wilson's."""
+    if not len(hits):
+        return NOTHING_MEASURED
     means, _ = unit_means(np.asarray(hits, dtype=np.float64), units)
     known = means[~np.isnan(means)]
     if len(known) and (bool((known == 1).all()) or bool((known == 0).all())):
@@ -213,7 +250,11 @@ def hits_number(hits: NDArray[np.floating] | Sequence[float], units: Sequence[st
 
 
 def share_number(hits: int, n: int) -> Number:
-    """A share of n with Wilson's 95 % interval."""
+    """A share of n with Wilson's 95 % interval; the share of nothing is NaN. CijingError for more hits than n."""
+    if not 0 <= hits <= n:
+        raise CijingError(f"{hits} hits of {n}: allowed are 0 to {n}")
+    if n == 0:
+        return NOTHING_MEASURED
     low, high = _wilson(hits, n, _Z95)
     return Number(estimate=hits / n, low=low, high=high, n=n, wide=_wilson(hits, n, _Z_WIDE))
 

@@ -11,7 +11,18 @@ from probe.capture import prepare
 from probe.captures import Capture, CaptureOptions, Prepared
 from probe.cases import Case, case_of, load_cases
 from probe.claims.bench import Bench
-from probe.claims.records import Finding, Grid, Part, Range, Rule, exact, hits_number, mean_number, more_than
+from probe.claims.records import (
+    Finding,
+    Grid,
+    Part,
+    Range,
+    Rule,
+    exact,
+    hits_number,
+    mean_number,
+    more_than,
+    not_testable,
+)
 from probe.experiments.causes import cut_effects
 from probe.findings import crossed_pairs, unit_of
 from probe.measures.focus import entropy, merged_row
@@ -21,6 +32,7 @@ from probe.spans import Span
 Floats = NDArray[np.float64]
 _LISTS, _LIST_WORDS = 24, 10
 _PEAKED = 30.0
+_NEAR_ZERO = 1e-20  # scores so small are equal in every number format
 _ROWS_ONLY = CaptureOptions(states=False, batch_tokens=2048)
 CROSSED = "我喜欢苹果但讨厌梨子"
 FIVE = ("我喜欢苹果", "他讨厌菠菜", "我们热爱和平", "苹果公司发布了新品", "牛顿被苹果砸中")
@@ -33,18 +45,16 @@ def idle_heads(bench: Bench) -> Finding:
     """Rows of a word after unrelated words: how near to uniform, and how much lies on special and first tokens."""
     parts, grids = [], []
     for loaded in (bench.encoder, bench.decoder):
-        items = prepare(loaded, word_lists(seed=bench.seed))
+        items = prepare(loaded, word_lists(seed=bench.seed), cut=None)
         found = bench.captures(loaded, items, "word lists", options=_ROWS_ONLY)
         with scaled_scores(loaded.backbone, 0.0) as switches:
             flat = bench.captures(loaded, items, "the same, scores 0", options=_ROWS_ONLY)
         with scaled_scores(loaded.backbone, _PEAKED):
             sharp = bench.captures(loaded, items, "the same, scores raised", options=_ROWS_ONLY)
-        if not switches:
-            continue
         units = [item.case.id for item in items]
         even, level, peaked = (_entropies(each) for each in (found, flat, sharp))  # [case, layer, head]
         parked, left = (_parked(each) for each in (found, flat))
-        parts += [
+        judged = [
             Part(
                 key="uniform",
                 model=loaded.name,
@@ -65,8 +75,9 @@ def idle_heads(bench: Bench) -> Finding:
                 nothing=mean_number(left.mean((1, 2)), units, seed=bench.seed),
             ),
         ]
+        parts += judged if switches else [not_testable(part, "fixed_scores") for part in judged]
         grids.append(_idle_grid(loaded.name, even, parked))
-    return Finding(key="idle", parts=tuple(parts), grids=tuple(grids), why="" if parts else "not testable here")
+    return Finding(key="idle", parts=tuple(parts), grids=tuple(grids))
 
 
 def word_lists(*, seed: int) -> list[Case]:
@@ -83,11 +94,14 @@ def word_lists(*, seed: int) -> list[Case]:
 
 @contextmanager
 def scaled_scores(backbone: Any, factor: float) -> Iterator[int]:
-    """Multiply all attention scores by a factor for a while, 0 makes rows uniform; gives how many layers have it."""
+    """Multiply all attention scores by a factor for a while, 0 makes rows uniform; gives how many layers have it.
+
+    A scale of 0 itself would multiply the minus infinity of SDPA's own causal mask, which gives NaN on the CPU.
+    """
     found = [module for module in backbone.modules() if isinstance(getattr(module, "scaling", None), float)]
     before = [module.scaling for module in found]
     for module, scaling in zip(found, before, strict=True):
-        module.scaling = scaling * factor
+        module.scaling = scaling * (factor or _NEAR_ZERO)
     try:
         yield len(found)
     finally:
@@ -135,7 +149,7 @@ def verbs(bench: Bench) -> Finding:
     """What cutting the edge to the noun's own verb or modifier does, against other words and against the other verb."""
     loaded = bench.encoder
     cases = sorted(load_cases("relations").cases, key=lambda case: not (case.group or case.text in FIVE))
-    items = prepare(loaded, cases[: max(bench.sizes.relations, 12)])
+    items = prepare(loaded, cases[: max(bench.sizes.relations, 12)], cut=None)
     route = bench.route(loaded)
     told = bench.told("edges of relations")
     effects = cut_effects(loaded, route, items, by_layer=(), progress=told)

@@ -1,9 +1,8 @@
 """One word in one text: attend, walk."""
 
 import re
-import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from probe.commands.loading import DEFAULT_MODEL, load
+from probe.commands.loading import DEFAULT_MODEL, command_line, load
 from probe.errors import CijingError
 from probe.options import (
     SOURCES,
@@ -154,9 +153,9 @@ def walk(
         options = {
             "target": word, "occurrence": occurrence if occurrence > 1 else None, "model": name,
             "layer": found.layer.index, "head": found.head, "language": language, "revision": revision, "out": out,
+            "cut-to-fit": cut_to_fit, "trust-remote-code": trust_remote_code,
         }  # fmt: skip
-        flags = {"cut-to-fit": cut_to_fit, "trust-remote-code": trust_remote_code}
-        page = page_of_walk(found, language, command=_command("walk", words, options, flags))
+        page = page_of_walk(found, language, command=command_line("walk", options, text=words))
         write_whole(out, page.encode(), what="the page")
     if example:
         print(visible(example_first(found, language)), end="\n\n")
@@ -168,13 +167,6 @@ def walk(
     print(visible(real_summary(found, language)))
     if out:
         print(out)
-
-
-def _command(name: str, text: str, options: Mapping[str, object], flags: Mapping[str, bool]) -> str:
-    """The command line that gives the same again."""
-    given = [part for option, value in options.items() if value is not None for part in (f"--{option}", str(value))]
-    set_ = [f"--{flag}" for flag, value in flags.items() if value]
-    return shlex.join(["python", "-m", "probe", name, *given, *set_, "--", text])
 
 
 def _word_to_follow(text: str, target: str | None) -> str:
