@@ -1,9 +1,11 @@
 """The command line as a user meets it: exit codes, one line an error, nothing heavy before it is needed."""
 
+import html
 import json
 import os
 import re
 import resource
+import shlex
 import shutil
 import signal
 import subprocess
@@ -231,6 +233,82 @@ def test_walk_refuses_what_the_model_has_not_and_leaves_no_page(
     assert run(["walk", *arguments, "-m", str(bert), "--out", str(tmp_path / "walk.html")]) == 2
     heard = capsys.readouterr()
     assert says in heard.err and heard.err.count("\n") == 1 and heard.out == "" and os.listdir(tmp_path) == []
+
+
+def test_walk_shows_in_the_terminal_why_scores_are_divided_and_what_one_map_would_leave(
+    bert: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from probe import softmax_growth
+
+    (hard,) = [one for one in softmax_growth((1024,)) if not one.scaled]
+    assert run(["walk"]) == 0
+    alone = capsys.readouterr().out
+    assert run(["walk", "苹果手机", "-m", str(bert)]) == 0
+    real = capsys.readouterr().out
+    for heard in (alone, real):
+        (row,) = [line for line in heard.splitlines() if re.match(r" +1024 +no ", line)]
+        assert f"{hard.gradient[0]:.3f}" in row and hard.gradient[0] < 0.05
+    assert "best row" in real and "best row" not in alone
+
+
+def test_the_command_on_a_page_makes_the_same_page_again(
+    bert: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page, text = tmp_path / "a page.html", "他说苹果，" * 40 + "苹果也好"
+    arguments = [text, "-t", "苹果", "--occurrence", "30", "-m", str(bert), "--cut-to-fit", "--language", "zh"]
+    assert run(["walk", *arguments, "--out", str(page)]) == 0
+    first = page.read_text("utf-8")
+    (command,) = set(re.findall(r"python -m probe walk [^<]*(?=</bdi>)", first))
+    words = shlex.split(html.unescape(command))
+    assert words[:3] == ["python", "-m", "probe"]
+    page.unlink()
+    assert run(words[3:]) == 0
+    assert page.read_text("utf-8") == first
+    capsys.readouterr()
+
+
+def test_of_a_long_text_the_tokens_with_most_weight_stand_under_their_names(
+    bert: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["walk", "我" * 30 + "苹果", "-t", "苹果", "-m", str(bert)]) == 0
+    heard = capsys.readouterr().out
+    assert "16 of the 34 are shown" in heard
+    (title,) = [place for place, line in enumerate(heard.splitlines()) if re.match(r"\d+ Weights: softmax", line)]
+    names, ours = [line.split() for line in heard.splitlines()[title + 2 : title + 4]]
+    assert len(names) == 16 and "果" in "".join(names)
+    assert len([cell for cell in ours if re.fullmatch(r"[01]\.\d{4}", cell)]) == 16
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([""], "no target is given for ''"),
+        (["我喜欢苹果", "-t", ""], "target is empty"),
+        (["我喜欢苹果", "--model", ""], "no such model: ''"),
+    ],
+)
+def test_an_empty_value_of_walk_is_a_mistake_and_no_default(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["walk", *arguments]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_walk_refuses_a_folder_as_its_page_before_a_model_is_loaded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "probe.models", None)
+    (tmp_path / "page.html").mkdir()
+    assert run(["walk", "--out", str(tmp_path / "page.html")]) == 2
+    assert "is a folder, not a file" in capsys.readouterr().err
+
+
+def test_a_text_with_escapes_is_spelled_out_in_the_last_line_too(
+    bert: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["walk", "红\x1b[31m的\x07苹果", "-m", str(bert)]) == 0
+    heard = capsys.readouterr().out
+    assert "\x1b" not in heard and "\x07" not in heard and "<U+001B>" in heard
 
 
 def test_walk_names_model_layer_and_head_first(bert: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ import tiny
 import torch
 from family_zoo import FAMILIES, Family, exists, load, with_lora
 
-from probe.errors import CasesError, ModelError
+from probe.errors import CasesError, CijingError, ModelError
 from probe.messages import MESSAGES
 from probe.models import model_from_parts
 from probe.rowrequest import RowRequest
@@ -284,3 +284,12 @@ def test_a_step_is_a_record_that_cannot_be_changed() -> None:
     step = walked(WALKABLE[0]).steps[0]
     with pytest.raises(dataclasses.FrozenInstanceError):
         step.name = "other"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("wrong", [{"head": "x"}, {"head": None}, {"head": 1.5}, {"head": True}, {"layer": "1"},
+                                   {"layer": True}, {"progress": 3}, {"route": 3}])  # fmt: skip
+def test_a_wrong_argument_from_python_is_one_line(wrong):
+    loaded = load(next(family for family in FAMILIES if family.name == "BERT"))
+    with pytest.raises(CijingError, match="allowed") as caught:
+        walk(loaded, "我喜欢苹果", target="苹果", **wrong)
+    assert "\n" not in str(caught.value) and next(iter(wrong)) in str(caught.value)

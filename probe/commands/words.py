@@ -120,15 +120,15 @@ def walk(
 ) -> None:
     """Follow attention step by step. Without options the textbook example; with a text or a model, a real layer."""
     from probe.terminal import open_console, print_steps, show_progress, visible
-    from probe.walking.lines import lines_of
-    from probe.walking.story import example_heads, example_steps, example_text
+    from probe.walking.lines import lines_of, lines_of_sections
+    from probe.walking.story import example_heads, example_steps, example_text, growth_section
 
     console, example = open_console(sys.stdout), text is None and model is None
     unset = all(option is None for option in (target, layer, head, revision, out))
     alone = unset and occurrence == 1 and device == "auto" and not trust_remote_code and not cut_to_fit
-    steps = (*example_steps(language), example_heads(language)) if example else ()
+    growth = lines_of_sections([growth_section(language)])
     if example and alone:
-        print_steps(console, lines_of(steps, language))
+        print_steps(console, (*lines_of((*example_steps(language), example_heads(language)), language), *growth))
         return
     from probe.captures import refuse_unwritable, write_whole
     from probe.cases import case_of
@@ -141,7 +141,14 @@ def walk(
     name = DEFAULT_MODEL if model is None else model
     loaded = load(name, device=device, dtype="float32", revision=revision, code=trust_remote_code)
     from probe.walking.blocks import walk_steps
-    from probe.walking.story import example_first, page_of_walk, real_heads, real_place, real_summary
+    from probe.walking.story import (
+        example_first,
+        page_of_walk,
+        real_heads,
+        real_place,
+        real_summary,
+        single_section,
+    )
     from probe.walking.walk import walk as follow
 
     with show_progress(patient=True) as progress:
@@ -159,11 +166,12 @@ def walk(
         write_whole(out, page.encode(), what="the page")
     if example:
         print(visible(example_first(found, language)), end="\n\n")
-        print_steps(console, lines_of(steps, language))
+        print_steps(console, lines_of((*example_steps(language), example_heads(language)), language))
     for line in real_place(found, language, by_default=model is None).splitlines():
         print(visible(line))
     print()
-    print_steps(console, lines_of((*walk_steps(found, language), real_heads(found, language)), language))
+    real = lines_of((*walk_steps(found, language), real_heads(found, language)), language)
+    print_steps(console, (*real, *lines_of_sections(single_section(found, language)), *growth))
     print(visible(real_summary(found, language)))
     if out:
         print(out)

@@ -1,12 +1,13 @@
 """Steps of the walk as lines for a terminal: the same numbers as on the page, without colours."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
 from probe.messages import Language, message
-from probe.report import StepBlock, Vector, linear_text
+from probe.report import Section, StepBlock, Vector, linear_text
 from probe.report.cells import FIRST, WRITTEN_OUT
+from probe.report.sections import Cell
 
 Lines = tuple[str, str, tuple[str, ...], list[tuple[str, ...]], str]
 """Title, formula, paragraphs, rows of a name and its cells, verdict."""
@@ -24,6 +25,17 @@ def lines_of(steps: tuple[StepBlock, ...], language: Language) -> Iterator[Lines
                 columns = vector.columns
             rows.append((vector.label, *_cells(vector, language)))
         yield step.title, formula, step.text, rows, step.verdict
+
+
+def lines_of_sections(sections: Iterable[Section]) -> Iterator[Lines]:
+    """Give sections that hold text and tables as print_steps wants them: the head of a table, then its rows."""
+    for section in sections:
+        rows = [cells for table in section.tables for cells in (table.columns, *map(_row, table.rows))]
+        yield section.title, "", section.text, rows, ""
+
+
+def _row(cells: tuple[Cell, ...]) -> tuple[str, ...]:
+    return tuple(_written(cell, 4) if isinstance(cell, float) else str(cell) for cell in cells)
 
 
 def _cells(vector: Vector, language: Language) -> tuple[str, ...]:

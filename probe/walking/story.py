@@ -91,7 +91,7 @@ def walk_sections(walk: "Walk", language: Language) -> tuple[Section, ...]:
         text=(voice.say("heads_text", model=walk.model, layer=walk.layer.index), _width_text(voice, walk)),
         steps=(example_heads(language), real_heads(walk, language)),
     )
-    return (example, real, heads, growth_section(language), *_single_section(voice, walk))
+    return (example, real, heads, growth_section(language), *single_section(walk, language))
 
 
 def _width_text(voice: Voice, walk: "Walk") -> str:
@@ -256,9 +256,11 @@ def _attention_blocks(voice: Voice, example: Example) -> Iterator[StepBlock]:
     )
 
 
-def _single_section(voice: Voice, walk: "Walk") -> Iterator[Section]:
+def single_section(walk: "Walk", language: Language) -> Iterator[Section]:
+    """Give what one attention row for all heads would leave; nothing where a family does not show what heads write."""
     if walk.writes is None or walk.heads < 2:
         return
+    voice = Voice(language=language)
     found = best_single_map(walk.rows, walk.writes)
     shares = {
         "best": percent(found.residual),
