@@ -10,6 +10,8 @@ from claims_bench import bench, tiny
 
 from probe.__main__ import run
 from probe.claims.registry import run_claims
+from probe.claims_story import say
+from probe.commands.article import _kept_table
 from probe.errors import CijingError, TapError
 from tests import tiny as zoo
 
@@ -154,3 +156,25 @@ def test_a_model_whose_edges_cannot_be_cut_is_named_before_anything_is_measured(
     )
     with pytest.raises(TapError, match=wanted):
         next(findings)
+
+
+def test_a_run_of_all_claims_renews_the_table_that_the_folder_keeps_and_nothing_else(away):
+    title, file = say("title", "en"), away / "docs" / "claims.md"
+    assert _kept_table(title) is None
+    file.parent.mkdir()
+    for content, kept in ((f"# {title}\n\nold\n", True), ("# My own notes\n", False), ("", False)):
+        file.write_text(content, encoding="utf-8")
+        assert (_kept_table(title) == Path("docs/claims.md")) == kept
+    file.write_bytes(b"\xff\xfe\x00")
+    assert _kept_table(title) is None
+    file.write_text(f"# {say('title', 'zh')}\n", encoding="utf-8")
+    assert _kept_table(title) is None and _kept_table(say("title", "zh")) is not None
+
+
+@pytest.mark.parametrize("arguments", [["--only", "sizes"], ["--only", "sizes", "--quick"]])
+def test_a_run_of_some_claims_leaves_the_table_as_it_is(arguments, models, away):
+    file = away / "docs" / "claims.md"
+    file.parent.mkdir()
+    file.write_text(f"# {say('title', 'en')}\n\nold\n", encoding="utf-8")
+    assert run(["claims", *arguments, "--model", models["bert"], "--decoder", models["llama"]]) == 0
+    assert file.read_text("utf-8").endswith("old\n")

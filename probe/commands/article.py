@@ -42,17 +42,19 @@ def claims(
 
     from probe.captures import refuse_unwritable
     from probe.claims_messages import CLAIM_KEYS
+    from probe.claims_story import say as told
     from probe.runs import open_run
     from probe.terminal import open_console, print_groups, show_progress
 
     target, keys = out or Path("runs/claims"), [key for key in CLAIM_KEYS if not only or key in only]
+    if markdown is None and not only and not quick:
+        markdown = _kept_table(told("title", language))
     if markdown:
         refuse_overlap(target, markdown)
         refuse_unwritable(markdown, what="the table of claims")
     with open_run(target, force=force) as folder, show_progress() as progress:
         from probe.claims.bench import QUICK, Bench, Sizes
         from probe.claims_story import claim_lines, line_columns
-        from probe.claims_story import say as told
         from probe.claims_study import study_claims
 
         check_models([model, decoder], revision=None, code=False)
@@ -88,7 +90,19 @@ def claims(
     print_groups(open_console(sys.stdout), line_columns(language), [(one.claim, one.statements) for one in groups])
     if quick:
         print(told("quick_note", language), file=sys.stderr)
+    if markdown:
+        print(markdown)
     print(target / "report.html")
+
+
+def _kept_table(title: str) -> Path | None:
+    """docs/claims.md where the working folder keeps that table already, in this language; nothing else is touched."""
+    file = Path("docs/claims.md")
+    try:
+        with file.open(encoding="utf-8") as lines:
+            return file if lines.readline().strip() == f"# {title}" else None
+    except (OSError, UnicodeDecodeError):
+        return None
 
 
 def _corpora(data: str | None) -> Path | None:
