@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from finetune.dataconfig import DataConfig, Task
 from finetune.errors import ConfigError
 from finetune.losses import HeadReduction, LossName, LossSettings
+from finetune.yamlfiles import read_mapping
 
 Mode = Literal["pairs", "random", "none"]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -136,16 +136,8 @@ def training_fields() -> tuple[str, ...]:
 def load_config(path: Path, *, name: str = "", overrides: Mapping[str, Any] | None = None) -> RunConfig:
     """Read a run's YAML file; `overrides` (dotted keys) win. ConfigError names every problem with its key."""
     name = name or str(path)
-    try:
-        given = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{name}: cannot be read ({error})") from error
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f":{mark.line + 1}" if mark else ""
-        raise ConfigError(f"{name}{line}: no valid YAML ({getattr(error, 'problem', None) or error})") from error
-    if not isinstance(given, dict):
-        raise ConfigError(f"{name}: allowed is a mapping with model, task, data …; `finetune schema` prints all keys")
+    wanted = "model, task, data …; `finetune schema` prints all keys"
+    given = read_mapping(path, name=name, wanted=wanted, error=ConfigError)
     return config_of(with_overrides(given, overrides or {}), name=name)
 
 

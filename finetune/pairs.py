@@ -8,10 +8,10 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from finetune.errors import PairError
+from finetune.yamlfiles import read_mapping
 from probe import CijingError, Span, TokenMap, tokens_of
 
 Part = Literal["train", "held_out"]
@@ -178,16 +178,8 @@ class Reach:
 
 def load_pairs(source: Path | Traversable) -> PairBook:
     """Read a pairs file (safe YAML); PairError names every problem with its place."""
-    try:
-        given = yaml.safe_load(source.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise PairError(f"{source}: cannot be read ({error})") from error
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f":{mark.line + 1}" if mark else ""
-        raise PairError(f"{source}{line}: no valid YAML ({getattr(error, 'problem', error)})") from error
-    if not isinstance(given, dict):
-        raise PairError(f"{source}: allowed is a mapping with `pairs:`, a list of {{query: …, key: …}}")
+    wanted = "`pairs:`, a list of {query: …, key: …}"
+    given = read_mapping(source, name=str(source), wanted=wanted, error=PairError)
     try:
         return PairBook.model_validate(given)
     except ValidationError as error:

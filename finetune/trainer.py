@@ -123,12 +123,12 @@ class AttentionTrainer(Trainer):  # type: ignore[misc]
             return (task, outputs) if return_outputs else task
         self._task_sum += float(task.detach())
         loss = task
-        if scores is not None:
-            attention = self._normalised(scores)
+        attention = None if scores is None else self._normalised(scores)
+        if attention is not None:
             self._attention_sum += float(attention.detach())
             loss = task + self._weight() * attention
-            if self._norms_due():
-                self._add_norms(task, attention)
+        if self._norms_due():
+            self._add_norms(task, attention)
         self._refuse_nan(loss, inputs.get("index"))
         loss = loss * self.accelerator.num_processes
         return (loss, outputs) if return_outputs else loss
@@ -170,23 +170,30 @@ class AttentionTrainer(Trainer):  # type: ignore[misc]
             losses = self.accelerator.gather(losses.to(self.args.device)[None]).sum(0).cpu()
         found = self._gathered(self._sums)
         found |= {"task_loss": float(losses[0]), "attention_loss": float(losses[1]), "attention_weight": self._weight()}
-        found |= {name: math.sqrt(sum(float(one.square().sum()) for one in sums)) for name, sums in self._norms.items()}
+        found |= self._taken_norms()
         self._task_sum, self._attention_sum, self._told_at = 0.0, 0.0, self.state.global_step
-        self._sums, self._norms = ScoreSums(), {}
+        self._sums = ScoreSums()
         return found
 
     def _norms_due(self) -> bool:
         """Whether the step being taken is one whose gradients are measured apart; each costs two backward passes."""
         return self.norms_every > 0 and (self.state.global_step + 1) % self.norms_every == 0
 
-    def _add_norms(self, task: Tensor, attention: Tensor) -> None:
+    def _add_norms(self, task: Tensor, attention: Tensor | None) -> None:
         """Add both parts' gradients of one micro-batch; with several processes they are this one's share."""
         for name, loss in (("task_gradient", task), ("attention_gradient", attention)):
+            if loss is None:  # a micro-batch without pairs
+                continue
             found = torch.autograd.grad(loss, self._trained(), retain_graph=True, allow_unused=True)
             kept = self._norms.setdefault(name, [torch.zeros_like(weight) for weight in self._trained()])
             for total, one in zip(kept, found, strict=True):
                 if one is not None:
                     total += one
+
+    def _taken_norms(self) -> dict[str, float]:
+        """The norms of what was added up, which starts anew."""
+        sums, self._norms = self._norms, {}
+        return {name: math.sqrt(sum(float(one.double().square().sum()) for one in all_)) for name, all_ in sums.items()}
 
     def _trained(self) -> list[Tensor]:
         return [weight for weight in self.model.parameters() if weight.requires_grad]
@@ -195,29 +202,15 @@ class AttentionTrainer(Trainer):  # type: ignore[misc]
         """Norms of the task's and of the attention loss's gradient over these batches taken as one step."""
         if self.supervision is None:
             raise TrainingError("there is no attention loss, so its gradient has no norm")
-        norms = []
-        for part in ("task", "attention"):
-            with self.tapped():
-                gradient = self._gradient_of(part, batches)
-            norms.append(math.sqrt(sum(float(one.double().square().sum()) for one in gradient)))
-        return norms[0], norms[1]
-
-    def _gradient_of(self, part: str, batches: list[dict[str, Any]]) -> list[Tensor]:
         samples, items = self.get_batch_samples(iter(batches), len(batches), self.args.device)
-        trained = self._trained()
-        sums = [torch.zeros_like(weight) for weight in trained]
         self.model.train()
-        for batch in samples:
-            with self.compute_loss_context_manager():
-                loss, _, scores = self._losses(self.model, self._prepare_inputs(batch), items)
-            if part == "attention":
-                if scores is None:
-                    continue
-                loss = self._normalised(scores)
-            for total, one in zip(sums, torch.autograd.grad(loss, trained, allow_unused=True), strict=True):
-                if one is not None:
-                    total += one
-        return sums
+        with self.tapped():
+            for batch in samples:
+                with self.compute_loss_context_manager():
+                    task, _, scores = self._losses(self.model, self._prepare_inputs(batch), items)
+                self._add_norms(task, None if scores is None else self._normalised(scores))
+        found = self._taken_norms()
+        return found.get("task_gradient", 0.0), found.get("attention_gradient", 0.0)
 
     def _normalised(self, scores: PairScores) -> Tensor:
         return scores.loss / self._pair_total.to(scores.loss.device).clamp_min(1e-12)

@@ -13,7 +13,7 @@ import torch
 from finetune.errors import TrainingError
 from finetune.supervise import batch_pairs, taken
 from finetune.trainer import WeightPlan
-from tests.teaching import collate, examples, supervision, tiny_llama, trainer, with_lora
+from tests.teaching import collate, equal_weights, examples, supervision, tiny_llama, trainer, with_lora
 
 
 def weights_of(model):
@@ -143,9 +143,19 @@ def test_gradient_norms_are_those_of_each_loss_alone(tmp_path):
     task, attention = learner.gradient_norms([collate(data)])
     plain = step_of(tmp_path / "p", data=data)
     assert task == pytest.approx(math.sqrt(sum(float(w.square().sum()) for w in plain.values())), rel=1e-5)
-    halves = learner.gradient_norms([collate(data[:2]), collate(data[2:])])
-    assert halves[0] == pytest.approx(task, rel=1e-5)
     assert attention > 0
+    whole = learner.gradient_norms([equal_weights(data)])
+    halves = learner.gradient_norms([equal_weights(data[:2]), equal_weights(data[2:])])
+    assert halves == pytest.approx(whole, rel=1e-5)
+
+
+def test_a_micro_batch_without_pairs_counts_in_the_task_gradient(tmp_path):
+    """The first example has no pair: left out, the norm would be that of the other three."""
+    data = examples()[:4]
+    learner = trainer(with_lora(tiny_llama()), tmp_path, data=data, supervised=supervision())
+    whole, _ = learner.gradient_norms([collate(data)])
+    parts, _ = learner.gradient_norms([collate([one]) for one in data])
+    assert parts == pytest.approx(whole, rel=1e-5)
 
 
 def test_evaluation_adds_the_mass_and_does_not_gather_rows(tmp_path):
