@@ -1,4 +1,4 @@
-"""Batches: encoded records padded or packed into tensors, masked for a masked language model, and streams of them."""
+"""Batches: encoded records padded or packed into tensors, masked for a masked language model."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import Dataset
 
 from finetune.dataconfig import Task
 from finetune.encode import IGNORED, Encoded, Encoding, Ids, encode_row
@@ -198,7 +198,7 @@ def _spans(rows: Sequence[Sequence[Encoded]]) -> Batch:
     }
 
 
-# ---- packing and streams ---------------------------------------------------------------------------------------
+# ---- packing ---------------------------------------------------------------------------------------------------
 
 
 def packs(documents: Iterable[Encoded], *, length: int, waiting: int = OPEN_PACKS) -> Iterator[tuple[Encoded, ...]]:
@@ -243,25 +243,6 @@ class Examples(Dataset[Example]):
     def set_epoch(self, epoch: int) -> None:
         """Let a masked language model's texts be masked anew; the Trainer's loader calls it."""
         self.epoch = epoch
-
-
-class ExampleStream(IterableDataset[Example]):
-    """A streamed part, encoded as it is read; packed, rows are put together as they fill up."""
-
-    def __init__(self, part: Any, tokenizer: Any, encoding: Encoding, *, packing: bool = False) -> None:
-        """Take a part that is read anew at every pass."""
-        self.part, self.tokenizer, self.encoding, self.packing, self.epoch = part, tokenizer, encoding, packing, 0
-
-    def __iter__(self) -> Iterator[Example]:
-        documents = encoded(self.part, self.tokenizer, self.encoding)
-        rows: Iterable[Example] = packs(documents, length=self.encoding.longest) if self.packing else documents
-        for row in rows:
-            yield _drawn(row, self.epoch)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Count the passes, for masking and for the order of a part that shuffles itself."""
-        self.epoch = epoch
-        self.part.set_epoch(epoch)
 
 
 def encoded(part: Iterable[Any], tokenizer: Any, encoding: Encoding) -> Iterator[Encoded]:

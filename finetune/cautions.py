@@ -8,7 +8,7 @@ from finetune.config import RunConfig
 from finetune.encode import Encoded, Encoding
 from finetune.footprint import Work, adapted_maps
 from finetune.inspection import Caution
-from finetune.learner import trains_keys, untrained_note
+from finetune.learner import head_notes, trains_keys, untrained_head, untrained_note
 from finetune.tasks import READING
 from probe import Outline
 
@@ -28,6 +28,7 @@ class Known:
     documents: Sequence[Encoded]
     has_dev: bool
     work: Work
+    notes: Sequence[str]  # what the run will say of itself
 
 
 def cautions_of(known: Known) -> Iterator[Caution]:
@@ -46,9 +47,6 @@ def _keys(known: Known) -> Iterator[str]:
 
 def _layers(known: Known) -> Iterator[str]:
     layers = [layer for layer, _ in adapted_maps(known.shell, known.targets, known.config.lora)]
-    if not layers:
-        yield f"lora.layers {list(known.config.lora.layers or ())}: no layer carries LoRA, so nothing is trained"
-        return
     lowest = min(-1 if layer is None else layer for layer in layers)  # a map outside all layers stands below them
     if known.supervised and lowest > max(known.supervised):
         yield (
@@ -91,11 +89,7 @@ def _nothing_learned(known: Known) -> Iterator[str]:
 
 
 def _positions(known: Known) -> Iterator[str]:
-    asked, held = known.config.data.max_length, known.outline.max_positions
-    if held is not None and asked > held:
-        over = known.work.longest > held
-        told = f"; a row of {known.work.longest} tokens is there, so the run will fail" if over else ""
-        yield f"data.max_length {asked} is beyond the {held} positions of {known.outline.name}{told}"
+    yield from (note for note in known.notes if note.startswith("data.max_length"))
 
 
 def _cut(known: Known) -> Iterator[str]:
@@ -119,6 +113,7 @@ def _head(known: Known) -> Iterator[str]:
         yield f"the head of task {known.config.task} starts untrained: its first answers mean nothing"
     elif known.shell is not known.outline.shell:
         yield untrained_note(known.shell)
+    yield from head_notes(known.config.task, known.shell, untrained_head(known.outline, known.config.task))
 
 
 def _unknown(known: Known) -> Iterator[str]:
@@ -143,6 +138,8 @@ def _unknown_words(found: Sequence[Encoded], unknown: int) -> str:
 
 def _batch(known: Known) -> Iterator[str]:
     work = known.work
+    if known.config.data.streaming:
+        return
     if work.batch > work.rows:
         yield f"a batch of {work.batch} holds all {work.rows} rows: a larger one changes nothing"
     batches = -(-work.rows // work.batch)
@@ -161,10 +158,14 @@ def _folder(known: Known) -> Iterator[str]:
         yield f"{folder} is not empty: training will stop there, unless it is told to --resume"
 
 
+def _masks(known: Known) -> Iterator[str]:
+    yield from (note for note in known.notes if note.startswith("words of pairs"))
+
+
 CAUTIONS: dict[str, Callable[[Known], Iterator[str]]] = {
     "keys": _keys, "layers": _layers, "pad": _pad, "start": _start, "labels": _nothing_learned,
     "positions": _positions, "cut": _cut, "dev": _dev, "head": _head, "unknown": _unknown, "batch": _batch,
-    "folder": _folder,
+    "folder": _folder, "masks": _masks,
 }  # fmt: skip
 
 

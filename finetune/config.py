@@ -113,6 +113,33 @@ class RunConfig(_Strict):
             raise ValueError("attention: there are no pairs; give `pairs: {file: …}` or `attention: {mode: none}`")
         return self
 
+    @model_validator(mode="after")
+    def _streams_end(self) -> "RunConfig":
+        if not self.data.streaming:
+            return self
+        steps = self.training.get("max_steps")
+        if not isinstance(steps, int) or steps <= 0:
+            raise ValueError("data.streaming: a stream has no length, so training.max_steps must say where to stop")
+        if workers := self.training.get("dataloader_num_workers"):
+            raise ValueError(
+                f"data.streaming with training.dataloader_num_workers {workers}: allowed is 0, for each worker would "
+                "read the whole stream"
+            )
+        asked = self.training.get("accelerator_config")
+        if isinstance(asked, Mapping) and asked.get("dispatch_batches"):
+            raise ValueError(
+                "data.streaming with accelerator_config.dispatch_batches: allowed is false, for batches are of many "
+                "lengths"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _control_has_one_text(self) -> "RunConfig":
+        apart = self.task == "word-in-context" and self.data.pair_encoding == "separate"
+        if self.supervised and self.attention.mode == "random" and apart:
+            raise ValueError("attention.mode random with word-in-context: allowed with data.pair_encoding joint")
+        return self
+
     @property
     def folder(self) -> Path:
         """The run folder."""

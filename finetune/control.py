@@ -5,6 +5,7 @@ al., AAAI 2022), so what a pair is worth is what it gains over this.
 """
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,13 +73,18 @@ def mean_attention(model: Any, ids: Sequence[int], *, heads: Heads) -> NDArray[n
     was_training = model.training
     model.eval()
     try:
-        with torch.inference_mode(), attached(model):
+        with torch.inference_mode(), _adapter_off(model), attached(model):
             model(input_ids=given, attention_mask=torch.ones_like(given), rows=request, use_cache=False)
     finally:
         model.train(was_training)
     chosen = [rows[0, list(heads[layer.index])] for layer, rows in request.rows.items()]
     mean: NDArray[np.float64] = torch.cat(chosen).mean(0).double().cpu().numpy()
     return mean
+
+
+def _adapter_off(model: Any) -> Any:
+    """The base: a stream is swapped while the adapter is trained."""
+    return model.disable_adapter() if hasattr(model, "disable_adapter") else nullcontext()
 
 
 def random_pairs(

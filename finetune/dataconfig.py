@@ -58,7 +58,9 @@ class DataConfig(BaseModel):
         "split"  # plain texts of language models above max_length: pieces, or the first
     )
     packing: bool = False  # several documents a row, none sees another (causal-lm)
-    streaming: bool = False
+    streaming: bool = False  # train is read as it is needed; training.max_steps says how far
+    shuffle_buffer: int = Field(default=1_000, ge=0, le=10_000_000)  # streaming: records to draw from; 0: their order
+    look_ahead: int = Field(default=512, ge=1, le=1_000_000)  # streaming: documents that set what `auto` means; of dev
     template: bool = True  # prompt and completion as the tokenizer's chat template writes them, where it has one
     pair_encoding: Literal["joint", "separate"] = "joint"  # word-in-context: one sequence, or two
 

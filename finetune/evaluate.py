@@ -47,7 +47,6 @@ from finetune.questions import Answered, answer
 from finetune.reading import OWN_RULE
 from finetune.runfolder import FinishedRun
 from finetune.scoring import Step, TokenScores, class_scores, token_scores
-from finetune.tasks import READING
 
 Result = TypeVar("Result")
 NO_TEST = "the configuration names no test part (data.test), and none was given (--test FILE)"
@@ -117,6 +116,11 @@ def evaluate(
 # ---- the task --------------------------------------------------------------------------------------------------
 
 
+def _tell_head(found: _Found) -> None:
+    if found.run.trains_head:
+        found.notes.append("the base answers through the head that the run trained, on states without the adapter")
+
+
 def _language_model(material: Material, found: _Found) -> None:
     """Perplexity and bits a character of the test texts."""
     documents = [document for document in material.documents if document.learned]
@@ -125,6 +129,7 @@ def _language_model(material: Material, found: _Found) -> None:
             NO_TEST if material.corpus.test is None else "no test text has a token to predict"
         )
         return
+    _tell_head(found)
     base, tuned = _token_scores(material, found, documents, "test")
     units = [material.groups[index] for index in base.index]
     names = [material.ids[index] for index in base.index]
@@ -204,8 +209,7 @@ def _classes(material: Material, found: _Found) -> None:
         base=constant, tuned=cells[1], units=units, unit="group", part=f"test, base = always {labels[frequent]}"
     )
     found.compare(over, {"accuracy": accuracy, "macro_f1": macro_f1})
-    if found.run.config.task in READING:
-        found.notes.append("the base answers through the head that the run trained, on states without the adapter")
+    _tell_head(found)
     rows = np.arange(len(right))
     found.tables["predictions"] = pd.DataFrame(
         {

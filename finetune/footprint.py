@@ -44,6 +44,7 @@ class Work:
     tokens: int  # an epoch's, padding left out
     longest: int  # tokens of the longest row
     flops: float  # of the whole run, at most
+    streamed: bool = False  # then rows, tokens and the longest row are those of the first documents
 
     @property
     def epochs(self) -> float:
@@ -121,7 +122,7 @@ def adapted_maps(shell: nn.Module, targets: Sequence[str], settings: LoraConfig)
             yield layer, module
 
 
-def work_of(rows: Examples, arguments: Any, *, parameters: int) -> Work:
+def work_of(rows: Examples, arguments: Any, *, parameters: int, streamed: bool = False) -> Work:
     """Count steps as Trainer does, in one process; 6 · parameters · tokens bounds the operations.
 
     The bound is that of full training: LoRA leaves most weights' gradients out, so it computes about two thirds.
@@ -137,6 +138,7 @@ def work_of(rows: Examples, arguments: Any, *, parameters: int) -> Work:
     return Work(
         rows=len(rows), batch=batch, accumulation=accumulation, steps_an_epoch=an_epoch, steps=steps, tokens=tokens,
         longest=max(_longest(row) for row in rows.rows), flops=6.0 * parameters * tokens * steps / an_epoch,
+        streamed=streamed,
     )  # fmt: skip
 
 

@@ -1,9 +1,9 @@
 """A model that can be taught: loaded for its task, with LoRA at its queries and keys and, where needed, a head."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -14,8 +14,9 @@ from finetune.config import LoraConfig, RunConfig
 from finetune.dataconfig import Task
 from finetune.errors import ConfigError
 from finetune.tasks import MODEL_CLASSES, PEFT_TASKS, READING, head_for
-from probe import LoadedModel, load_model
+from probe import LoadedModel, Outline, load_model
 
+_WITH_HEAD = ("MaskedLM", "LMHead", "BertForPreTraining", "ForConditionalGeneration")
 # How families call the linear maps of attention: query and key (or one map for all three), value, output.
 QUERIES_AND_KEYS = (
     ("q_proj", "k_proj"), ("query", "key"), ("q_lin", "k_lin"), ("q", "k"), ("query_proj", "key_proj"),
@@ -42,7 +43,9 @@ def make_learner(config: RunConfig, *, labels: Sequence[str], device: str = "aut
     """Load the base model for the task and put LoRA on it; ConfigError for a model without query and key maps."""
     loaded, base, notes = _base_for(config, labels=labels, device=device)
     targets = lora_targets(base, config.lora)
-    model = _adapted(base, config, targets)
+    trained = head_modules(base, loaded.untrained) if config.task == "masked-lm" else ()
+    targets = tuple(target for target in targets if target not in trained)
+    model = _adapted(base, config, targets, trained)
     _put_head(model, base, config, labels=labels)
     return Learner(model=model, loaded=loaded, targets=targets, notes=notes)
 
@@ -60,10 +63,10 @@ def reopened_learner(config: RunConfig, folder: Path, *, labels: Sequence[str], 
 def _base_for(config: RunConfig, *, labels: Sequence[str], device: str) -> tuple[LoadedModel, Any, tuple[str, ...]]:
     """The base as it was loaded, the same with the task's head, drawn by the run's seed, and notes."""
     loaded = load_model(
-        config.model, device=device, dtype="float32", head="lm" if config.task == "causal-lm" else "none",
+        config.model, device=device, dtype="float32", head=head_asked(config.task),
         revision=config.revision, trust_remote_code=config.trust_remote_code,
     )  # fmt: skip
-    refuse_unfit(config, kind=loaded.kind)
+    refuse_unfit(config, kind=loaded.kind, settings=loaded.backbone.config)
     torch.manual_seed(config.seed)
     base, notes = _with_task_head(config, loaded, labels)
     return loaded, base, notes
@@ -75,8 +78,35 @@ def _put_head(model: Any, base: Any, config: RunConfig, *, labels: Sequence[str]
         model.reading_head = head.to(next(base.parameters()).device) if head is not None else None
 
 
-def refuse_unfit(config: RunConfig, *, kind: str) -> None:
-    """ConfigError for a task that this kind of model has not, and for weights that cannot be quantised here."""
+def head_asked(task: Task) -> Literal["lm", "none"]:
+    """Which head is loaded with the base: a language model's own."""
+    return "lm" if task in ("causal-lm", "masked-lm") else "none"
+
+
+def head_modules(model: Any, untrained: Collection[str]) -> tuple[str, ...]:
+    """The modules outside the backbone that hold weights of these names, to be trained whole and saved.
+
+    Left out is a matrix shared with the embeddings. A bias that no module holds by itself stays at zero.
+    """
+    shared = {id(weight) for weight in getattr(model, model.base_model_prefix).parameters()}
+    found = []
+    for name, module in model.named_modules():
+        own = dict(module.named_parameters(recurse=False))
+        lacks = any(f"{name}.{weight}" in untrained for weight in own)
+        if lacks and "weight" in own and not any(id(weight) in shared for weight in own.values()):
+            found.append(name)
+    return tuple(found)
+
+
+def refuse_unfit(config: RunConfig, *, kind: str, settings: Any) -> None:
+    """ConfigError for a task that this kind of model has not, and for weights that cannot be quantised here.
+
+    `settings` is the model's own configuration.
+    """
+    import transformers
+
+    if config.task == "masked-lm" and type(settings) not in transformers.MODEL_FOR_MASKED_LM_MAPPING:
+        raise _no_head(config.task, settings)
     if kind != "decoder" and config.task == "causal-lm":
         raise ConfigError(f"task causal-lm: {config.model} does not read from left to right; allowed is a causal model")
     if config.lora.quantize == "4bit":
@@ -96,6 +126,7 @@ def lora_targets(model: nn.Module, settings: LoraConfig) -> tuple[str, ...]:
         missing = [one for one in settings.targets if not any(f".{name}".endswith(f".{one}") for name in maps)]
         if missing:
             raise ConfigError(f"lora.targets {missing[0]!r}: this model has {', '.join(sorted(last))}")
+        _refuse_layers(settings, [name for name in maps if any(f".{name}".endswith(f".{x}") for x in settings.targets)])
         return settings.targets
     both = query_and_key(last)
     if both is None:
@@ -106,7 +137,16 @@ def lora_targets(model: nn.Module, settings: LoraConfig) -> tuple[str, ...]:
     else:
         beside = _beside(model, both)
         chosen = [name for name in maps if name.rsplit(".", 1)[-1] in both or name in beside]
+    _refuse_layers(settings, chosen)
     return tuple(dict.fromkeys(map(_within_layer, chosen)))
+
+
+def _refuse_layers(settings: LoraConfig, chosen: Sequence[str]) -> None:
+    """ConfigError for a layer in which no chosen map stands: nothing would be trained there."""
+    there = {int(part) for name in chosen for part in name.split(".") if part.isdigit()}
+    if settings.layers is not None and (not settings.layers or not set(settings.layers) <= there):
+        has = f"layers {min(there)} to {max(there)}" if there else "no numbered layers"
+        raise ConfigError(f"lora.layers {list(settings.layers)}: this model has {has}")
 
 
 def _within_layer(name: str) -> str:
@@ -151,6 +191,8 @@ def _output_names(model: nn.Module) -> set[str]:
 
 
 def _with_task_head(config: RunConfig, loaded: LoadedModel, labels: Sequence[str]) -> tuple[Any, tuple[str, ...]]:
+    if config.task == "masked-lm":
+        return loaded.model, head_notes(config.task, loaded.model, head_modules(loaded.model, loaded.untrained))
     if config.task in ("causal-lm", *READING):
         return loaded.model, ()
     model = headed_model(config.task, loaded.backbone.config, labels=labels, pad_id=loaded.tokenizer.pad_token_id)
@@ -177,7 +219,29 @@ def headed_model(task: Task, settings: Any, *, labels: Sequence[str], pad_id: in
     try:
         return getattr(transformers, MODEL_CLASSES[task]).from_config(settings)
     except ValueError as error:  # names all the families that have one
-        raise ConfigError(f"task {task}: the family {settings.model_type} has no head for it") from error
+        raise _no_head(task, settings) from error
+
+
+def _no_head(task: Task, settings: Any) -> ConfigError:
+    return ConfigError(f"task {task}: the family {settings.model_type} has no head for it")
+
+
+def untrained_head(outline: Outline, task: Task) -> tuple[str, ...]:
+    """The modules of a masked language model's head that the files seem to lack, as far as config.json tells.
+
+    A checkpoint that was saved without its head names the class without it.
+    """
+    named = " ".join(outline.config.architectures or ())
+    if task != "masked-lm" or any(word in named for word in _WITH_HEAD):
+        return ()
+    return head_modules(outline.shell, [name for name, _ in outline.shell.named_parameters()])
+
+
+def head_notes(task: Task, model: Any, trained: Sequence[str]) -> tuple[str, ...]:
+    """What a reader must know of a language model's head, of which these modules start untrained."""
+    if task != "masked-lm" or not trained:
+        return ()
+    return (f"{untrained_note(model)}; it is trained with the adapter ({', '.join(trained)})",)
 
 
 def untrained_note(head: Any) -> str:
@@ -185,7 +249,7 @@ def untrained_note(head: Any) -> str:
     return f"the head of {type(head).__name__} starts untrained: its first answers mean nothing"
 
 
-def _adapted(base: Any, config: RunConfig, targets: tuple[str, ...]) -> Any:
+def _adapted(base: Any, config: RunConfig, targets: tuple[str, ...], trained: tuple[str, ...]) -> Any:
     import peft
 
     settings = config.lora
@@ -195,7 +259,7 @@ def _adapted(base: Any, config: RunConfig, targets: tuple[str, ...]) -> Any:
             r=settings.r, lora_alpha=settings.alpha if settings.alpha is not None else 2 * settings.r,
             lora_dropout=settings.dropout, target_modules=list(targets), use_rslora=settings.rslora,
             layers_to_transform=None if settings.layers is None else list(settings.layers),
-            task_type=PEFT_TASKS[config.task],
+            task_type=PEFT_TASKS[config.task], modules_to_save=list(trained) or None,
         ),
     )  # fmt: skip
 

@@ -10,26 +10,30 @@ from finetune.batches import Collator, Examples, collator_of
 from finetune.cautions import Known, cautions_of
 from finetune.config import RunConfig
 from finetune.encode import IGNORED, Encoded, Encoding, encode_row
-from finetune.errors import DataError
 from finetune.footprint import Memory, Work, memory_of, shape_of, tokens_in, trained_numbers, work_of
 from finetune.inspection import Inspection, ShownExample, ShownPair
-from finetune.learner import headed_model, lora_targets, refuse_unfit
+from finetune.learner import head_asked, headed_model, lora_targets, refuse_unfit, untrained_head
 from finetune.pairs import TokenPair, Unmet, why_unmet
 from finetune.preflight_lines import lines_of
 from finetune.prepare import (
     Progress,
+    dev_part,
     pair_book,
+    refuse_to_teach,
+    refuse_too_long,
     run_encoding,
+    run_notes,
     supervised_layers,
     told,
     with_shipped,
 )
 from finetune.reach import Depths, depths_of
 from finetune.records import Corpus, load_records
-from finetune.tally import PairTally, refuse_too_few, rule_name, tally
-from finetune.tasks import READING, head_for
+from finetune.streams import stream_documents
+from finetune.tally import PairTally, rule_name, tally
+from finetune.tasks import head_for
 from finetune.train import arguments_of
-from probe import CijingError, Outline, model_outline
+from probe import CijingError, Outline, model_outline, position_rows
 
 __all__ = ["inspect_run", "lines_of"]
 
@@ -48,7 +52,7 @@ class _Ready:
     encoding: Encoding
     collator: Collator
     rows: Examples
-    has_dev: bool
+    dev: int | None  # records of dev
 
     @property
     def supervised(self) -> tuple[int, ...]:
@@ -64,20 +68,22 @@ def inspect_run(config: RunConfig, *, examples: int = 3, progress: Progress | No
     """
     ready = _ready(config, progress or (lambda stage, done, total: None))
     documents = ready.rows.documents
-    found = tally(documents, ready.encoding.book, ready.encoding.rules)
+    taught = [document for document in documents if document.learned]  # training takes no others
+    found = tally(taught, ready.encoding.book, ready.encoding.rules)
     parameters = ready.outline.parameters
-    arguments = arguments_of(config, config.folder, has_dev=ready.has_dev)
-    work = work_of(ready.rows, arguments, parameters=parameters)
+    arguments = arguments_of(config, config.folder, has_dev=ready.dev is not None)
+    work = work_of(ready.rows, arguments, parameters=parameters, streamed=config.data.streaming)
     memory, trained = _memory(ready, work, arguments)
     known = Known(
         config=config, outline=ready.outline, shell=ready.shell, targets=ready.targets, supervised=ready.supervised,
-        encoding=ready.encoding, documents=documents, has_dev=ready.has_dev, work=work,
+        encoding=ready.encoding, documents=documents, has_dev=ready.dev is not None, work=work,
+        notes=run_notes(config, depths=ready.depths),
     )  # fmt: skip
     return Inspection(
         model=ready.outline.name, task=config.task, facts=_facts(ready, trained=trained), mask=_mask(ready),
         shown=tuple(_shown(document, ready) for document in _telling(documents, examples)), examples=len(documents),
         supervised=ready.supervised, pairs=found, work=work, memory=memory, cautions=tuple(cautions_of(known)),
-        refusal=_refusal(config, found, documents),
+        refusal=_refusal(config, found, taught),
     )  # fmt: skip
 
 
@@ -87,29 +93,32 @@ def _ready(config: RunConfig, tell: Progress) -> _Ready:
     corpus = load_records(with_shipped(config.data), config.task, seed=config.seed)
     tell("texts", 1, 1)
     outline = model_outline(
-        config.model, head="lm" if config.task == "causal-lm" else "none", revision=config.revision,
+        config.model, head=head_asked(config.task), revision=config.revision,
         trust_remote_code=config.trust_remote_code,
     )  # fmt: skip
-    refuse_unfit(config, kind=outline.kind)
+    refuse_unfit(config, kind=outline.kind, settings=outline.config)
     shell = _shell(config, outline, corpus.labels)
     targets = lora_targets(shell, config.lora)
     depths = depths_of(outline.config, causal=outline.kind == "decoder")
+    refuse_too_long(config, held=position_rows(outline.shell))
     layers = supervised_layers(config, depths)
     encoding = run_encoding(config, corpus, depths.reach(layers, cut_at=config.data.max_length), book)
     collator = collator_of(outline.tokenizer, config.task, seed=config.seed)
-    documents = _worded(corpus.train, outline.tokenizer, encoding, "train", tell)
-    if corpus.dev is not None:
-        _worded(corpus.dev, outline.tokenizer, encoding, "dev", tell)  # what is wrong there must be found as well
+    if config.data.streaming:
+        documents = _first_worded(config, corpus.train, outline.tokenizer, encoding)
+    else:
+        documents = _worded(corpus.train, outline.tokenizer, encoding, "train", tell)
+    dev = dev_part(config, corpus, outline.tokenizer, encoding, tell)  # what is wrong there must be found as well
     return _Ready(
         config=config, corpus=corpus, outline=outline, shell=shell, targets=targets, depths=depths, layers=layers,
-        encoding=encoding, collator=collator, has_dev=corpus.dev is not None,
+        encoding=encoding, collator=collator, dev=None if dev is None else len(dev.documents),
         rows=Examples(documents, length=encoding.longest, packing=config.data.packing),
     )  # fmt: skip
 
 
 def _shell(config: RunConfig, outline: Outline, labels: Sequence[str]) -> Any:
     """The model with its task's head on the meta device."""
-    if config.task in ("causal-lm", *READING):
+    if config.task != "classification":
         return outline.shell
     with torch.device("meta"):
         return headed_model(config.task, outline.config, labels=labels, pad_id=outline.tokenizer.pad_token_id)
@@ -120,15 +129,25 @@ def _worded(part: Any, tokenizer: Any, encoding: Encoding, name: str, tell: Prog
     return list(told(documents, part, name, tell))
 
 
+def _first_worded(config: RunConfig, part: Any, tokenizer: Any, encoding: Encoding) -> list[Encoded]:
+    """Of a stream what training looks at first, up to as many documents that teach something."""
+    found: list[Encoded] = []
+    taught = 0
+    given = stream_documents(part, tokenizer, encoding, data=config.data, seed=config.seed, keep_words=True)
+    for document in given:
+        found.append(document)
+        taught += bool(document.learned)
+        if taught == config.data.look_ahead:
+            break
+    return found
+
+
 def _refusal(config: RunConfig, found: PairTally, documents: Sequence[Encoded]) -> CijingError | None:
-    """What training would stop for: pairs first, as there."""
+    """What training would stop for."""
     try:
-        if config.supervised and config.pairs is not None:
-            refuse_too_few(found, unmet_limit=config.pairs.unmet_limit, absent_limit=config.pairs.absent_limit)
+        refuse_to_teach(config, found, documents)
     except CijingError as error:
         return error
-    if not any(one.learned for one in documents):
-        return DataError(f"of all {len(documents)} examples the loss counts no token: nothing can be learned")
     return None
 
 
@@ -138,6 +157,11 @@ def _memory(ready: _Ready, work: Work, arguments: Any) -> tuple[Memory, int]:
     trained = trained_numbers(ready.shell, ready.targets, config.lora)
     head = head_for(config.task, width=int(text.hidden_size), classes=len(ready.corpus.labels))
     trained += 0 if head is None else sum(weight.numel() for weight in head.parameters())
+    trained += sum(
+        weight.numel()
+        for name in untrained_head(ready.outline, config.task)
+        for weight in ready.shell.get_submodule(name).parameters()
+    )
     shape = shape_of(text, heads=ready.depths.heads, logits=config.task in ("causal-lm", "masked-lm"))
     apart = config.task == "word-in-context" and config.data.pair_encoding == "separate"
     width = min(work.batch, work.rows) * (2 if apart else 1)
@@ -154,11 +178,10 @@ def _facts(ready: _Ready, *, trained: int) -> Mapping[str, str]:
     windows = sorted(set(ready.depths.windows.values()))
     window = f", windows of {', '.join(map(str, windows))}" if windows else ""
     held = outline.max_positions or "any number of"
-    dev = 0 if ready.corpus.dev is None else sum(1 for _ in ready.corpus.dev)
     facts = {
         "model": f"{outline.name}, {outline.kind}, {outline.parameters:,} parameters, {ready.depths.layers} layers of "
         f"{ready.depths.heads} heads, {held} positions{window}",
-        "texts": f"{len(rows.documents)} examples to train on, {dev} records of dev, at most {ready.encoding.longest} "
+        "texts": f"{_to_train_on(ready)}, {ready.dev or 0} records of dev, at most {ready.encoding.longest} "
         f"tokens each; the longest has {max(map(tokens_in, rows.documents))}",
         "adapter": f"LoRA r {config.lora.r} on {', '.join(ready.targets)}: {trained:,} trained parameters",
     }
@@ -167,6 +190,15 @@ def _facts(ready: _Ready, *, trained: int) -> Mapping[str, str]:
     if ready.supervised:
         facts["attention"] = f"loss {config.attention.loss} on layers {_ranges(ready.supervised)}"
     return facts
+
+
+def _to_train_on(ready: _Ready) -> str:
+    count = len(ready.rows.documents)
+    return (
+        f"a stream, of which {count} examples were read"
+        if ready.config.data.streaming
+        else f"{count} examples to train on"
+    )
 
 
 def _mask(ready: _Ready) -> str:

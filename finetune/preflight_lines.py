@@ -4,6 +4,7 @@ import io
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 
+from finetune.footprint import Work
 from finetune.inspection import Inspection, ShownExample, ShownPair
 from finetune.pairs import REASONS, Reason
 from finetune.tally import PairTally
@@ -144,13 +145,21 @@ def _needs(inspection: Inspection, width: int | None) -> Iterator[str]:
         f"{_bytes(memory.activations)} ({min(work.batch, work.rows)} rows of {work.longest} tokens)"
     )
     steps = (
-        f"{work.steps} steps, {work.steps_an_epoch} an epoch ({work.rows} rows, batches of {work.batch}"
-        f"{f' × {work.accumulation}' if work.accumulation > 1 else ''}), {work.epochs:.3g} epochs of {work.tokens} "
-        f"tokens; at most {work.flops:.2g} operations (6 × parameters × tokens; LoRA needs about two thirds). Without "
-        "weights no second is measured: seconds are operations over what the device does a second"
+        f"{_steps(work)}; at most {work.flops:.2g} operations (6 × parameters × tokens; LoRA needs about two thirds). "
+        "Without weights no second is measured: seconds are operations over what the device does a second"
     )
     yield from _entry("memory", parts.split(" "), width)
     yield from _entry("time", steps.split(" "), width)
+
+
+def _steps(work: Work) -> str:
+    batches = f"batches of {work.batch}{f' × {work.accumulation}' if work.accumulation > 1 else ''}"
+    if work.streamed:
+        return f"{work.steps} steps ({batches}) of a stream, whose first {work.rows} rows have {work.tokens} tokens"
+    return (
+        f"{work.steps} steps, {work.steps_an_epoch} an epoch ({work.rows} rows, {batches}), {work.epochs:.3g} epochs "
+        f"of {work.tokens} tokens"
+    )
 
 
 def _bytes(count: int) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,11 @@ from finetune.learner import Learner, make_learner
 from finetune.pairs import PairBook, Reach, load_pairs
 from finetune.reach import Depths, depths_of
 from finetune.records import Corpus, load_records
+from finetune.streams import ExampleStream, notes_of, nothing_taught
 from finetune.supervise import Supervision
 from finetune.tally import PairTally, refuse_too_few, tally
 from finetune.tasks import READING, centre_head
+from probe import position_rows
 
 Progress = Callable[[str, int, int], None]
 _LOOKED_AT = 64  # batches from which heads are chosen
@@ -37,11 +40,13 @@ class Prepared:
     learner: Learner
     encoding: Encoding
     collator: Collator
-    train: Examples
+    train: Examples | ExampleStream
     dev: Examples | None
     supervision: Supervision | None
     pairs: PairTally
-    swaps: tuple[Swap, ...]  # of the random control, else empty
+    true: tuple[Encoded, ...]  # documents with the true pairs, also in the control: all, or the first of a stream
+    swaps: tuple[Swap, ...]  # of the random control, of these documents, else empty
+    notes: tuple[str, ...]  # what a reader of the run must know
 
 
 def prepare_run(config: RunConfig, *, device: str = "auto", progress: Progress | None = None) -> Prepared:
@@ -56,32 +61,88 @@ def prepare_run(config: RunConfig, *, device: str = "auto", progress: Progress |
     tell("texts", 1, 1)
     learner = make_learner(config, labels=corpus.labels, device=device)
     depths = depths_of(learner.loaded.backbone.config, causal=learner.loaded.kind == "decoder")
+    refuse_too_long(config, held=position_rows(learner.loaded.backbone))
     layers = supervised_layers(config, depths)
     encoding = run_encoding(config, corpus, depths.reach(layers, cut_at=config.data.max_length), book)
     tokenizer = learner.loaded.tokenizer
     collator = collator_of(tokenizer, config.task, seed=config.seed)
-    documents = list(teaching(told(encoded(corpus.train, tokenizer, encoding), corpus.train, "train", tell)))
+    train = _train_part(config, corpus, tokenizer, encoding, tell)
+    documents = train.documents
+    dev = dev_part(config, corpus, tokenizer, encoding, tell)
+    found = tally(documents, book, encoding.rules)
+    refuse_to_teach(config, found, documents)
     if config.task in READING:
         centre_head(learner.model, in_batches(documents, collator, device=learner.loaded.device))
-    found = tally(documents, book, encoding.rules)
-    supervision, swaps = None, list[Swap]()
+    supervision, swaps = None, tuple[Swap, ...]()
     if config.supervised:
-        assert config.pairs is not None
-        refuse_too_few(found, unmet_limit=config.pairs.unmet_limit, absent_limit=config.pairs.absent_limit)
         heads = supervised_heads(config, learner, depths, layers, documents=documents, collator=collator)
         supervision = Supervision(settings=config.attention.settings(), heads=heads)
         if config.attention.mode == "random":
-            documents, swaps = with_control(documents, learner, config, heads=heads, encoding=encoding, tell=tell)
-    packing = config.data.packing
-    dev = None
-    if corpus.dev is not None:
-        kept = teaching(told(encoded(corpus.dev, tokenizer, encoding), corpus.dev, "dev", tell))
-        dev = Examples(kept, length=encoding.longest, packing=packing)
+            train, swaps = _with_control(train, learner, config, heads=heads, encoding=encoding, tell=tell)
+    notes = (*learner.notes, *run_notes(config, depths=depths))
+    if isinstance(train, ExampleStream):
+        notes = (*notes, *notes_of(train, has_pairs=book is not None))
     return Prepared(
-        corpus=corpus, learner=learner, encoding=encoding, collator=collator,
-        train=Examples(documents, length=encoding.longest, packing=packing), dev=dev, supervision=supervision,
-        pairs=found, swaps=tuple(swaps),
+        corpus=corpus, learner=learner, encoding=encoding, collator=collator, train=train, dev=dev,
+        supervision=supervision, pairs=found, true=documents, swaps=swaps, notes=notes,
     )  # fmt: skip
+
+
+def _train_part(
+    config: RunConfig, corpus: Corpus, tokenizer: Any, encoding: Encoding, tell: Progress
+) -> Examples | ExampleStream:
+    """What is trained on, on tokens; of a stream its first documents, the rest as it is drawn."""
+    if config.data.streaming:
+        return ExampleStream(corpus.train, tokenizer, encoding, data=config.data, seed=config.seed)
+    given = told(encoded(corpus.train, tokenizer, encoding), corpus.train, "train", tell)
+    return Examples(teaching(given), length=encoding.longest, packing=config.data.packing)
+
+
+def dev_part(config: RunConfig, corpus: Corpus, tokenizer: Any, encoding: Encoding, tell: Progress) -> Examples | None:
+    """What checkpoints are chosen on; of a dev part cut off from a stream the first documents."""
+    if corpus.dev is None:
+        return None
+    kept = teaching(told(encoded(corpus.dev, tokenizer, encoding), corpus.dev, "dev", tell))
+    if not hasattr(corpus.dev, "__len__"):
+        kept = islice(kept, config.data.look_ahead)
+    return Examples(kept, length=encoding.longest, packing=config.data.packing)
+
+
+def refuse_too_long(config: RunConfig, *, held: int | None) -> None:
+    """ConfigError for texts longer than the model's table of positions, where there is one."""
+    if held is not None and config.data.max_length > held:
+        raise ConfigError(
+            f"data.max_length {config.data.max_length}: {config.model} has positions for {held} tokens, special ones "
+            f"included; allowed is at most {held}"
+        )
+
+
+def refuse_to_teach(config: RunConfig, found: PairTally, documents: Sequence[Encoded]) -> None:
+    """DataError where the loss counts nothing, PairError where too few pairs can be met."""
+    if not any(one.learned for one in documents):
+        raise nothing_taught("examples")
+    if not config.supervised or config.pairs is None:
+        return
+    try:
+        refuse_too_few(found, unmet_limit=config.pairs.unmet_limit, absent_limit=config.pairs.absent_limit)
+    except PairError as error:
+        if not config.data.streaming:
+            raise
+        seen = f"counted in the first {len(documents)} documents of the stream, data.look_ahead"
+        raise PairError(f"{error} ({seen})") from error
+
+
+def run_notes(config: RunConfig, *, depths: Depths) -> tuple[str, ...]:
+    """What a reader of the run must know that needs no weights."""
+    notes = []
+    if depths.longest is not None and config.data.max_length > depths.longest:
+        notes.append(
+            f"data.max_length {config.data.max_length} is beyond the {depths.longest} positions that {config.model} "
+            f"was made for: texts end, or are split, at {depths.longest}"
+        )
+    if config.task == "masked-lm" and config.supervised:
+        notes.append("words of pairs are masked like any other: a query may be asked to read a key that it cannot see")
+    return tuple(notes)
 
 
 def with_shipped(data: DataConfig) -> DataConfig:
@@ -178,33 +239,46 @@ def _moved(batch: dict[str, torch.Tensor], device: Any) -> dict[str, Any]:
     return {name: value.to(device) for name, value in batch.items()}
 
 
-def with_control(
-    documents: Sequence[Encoded],
+def _with_control(
+    train: Examples | ExampleStream,
     learner: Learner,
     config: RunConfig,
     *,
     heads: Heads,
     encoding: Encoding,
     tell: Progress,
-) -> tuple[list[Encoded], list[Swap]]:
-    """The documents with other spans in the pairs' place, and how well they match."""
-    if config.task == "word-in-context" and config.data.pair_encoding == "separate":
-        raise ConfigError("attention.mode random with word-in-context: allowed with data.pair_encoding joint")
-    random = np.random.default_rng([config.seed, config.attention.random_seed])
+) -> tuple[Examples | ExampleStream, tuple[Swap, ...]]:
+    """The texts with other spans in the pairs' place, a stream's when they are drawn; and how well they match.
+
+    Seeds and a text's place in its part alone decide which spans, so that each pass, each process and a resumed run
+    have the same.
+    """
     special = set(learner.loaded.tokenizer.all_special_ids)
-    swapped: list[Encoded] = []
-    swaps: list[Swap] = []
-    for place, document in enumerate(documents):
-        tell("random pairs", place + 1, len(documents))
+
+    def swapped(document: Encoded) -> list[Swap]:
         if not document.pairs:
-            swapped.append(document)
-            continue
+            return []
+        seeds = [config.seed, config.attention.random_seed, document.index, document.piece]
         attention = mean_attention(learner.model, document.input_ids.tolist(), heads=heads)
         flags = [token in special for token in document.input_ids.tolist()]
-        found = random_pairs(document.pairs, attention, special=flags, reach=encoding.reach, random=random)
-        swapped.append(replace(document, pairs=tuple(swap.random for swap in found if swap.random is not None)))
-        swaps += found
-    return swapped, swaps
+        return random_pairs(
+            document.pairs, attention, special=flags, reach=encoding.reach, random=np.random.default_rng(seeds)
+        )
+
+    found = []
+    for place, document in enumerate(train.documents):
+        tell("random pairs", place + 1, len(train.documents))
+        found.append(swapped(document))
+    swaps = tuple(swap for one in found for swap in one)
+    if isinstance(train, ExampleStream):
+        train.change = lambda document: _control_of(document, swapped(document))
+        return train, swaps
+    documents = [_control_of(document, one) for document, one in zip(train.documents, found, strict=True)]
+    return Examples(documents, length=encoding.longest, packing=config.data.packing), swaps
+
+
+def _control_of(document: Encoded, swaps: Sequence[Swap]) -> Encoded:
+    return replace(document, pairs=tuple(swap.random for swap in swaps if swap.random is not None))
 
 
 def told(given: Iterator[Encoded], part: Any, stage: str, tell: Progress) -> Iterator[Encoded]:

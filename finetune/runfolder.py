@@ -46,9 +46,22 @@ class FinishedRun:
 
     @contextmanager
     def base(self) -> Iterator[Any]:
-        """Within the block the model answers without its adapter; a reading head, which the run trained, stays."""
+        """Within the block the model answers without its adapter; a head that the run trained stays."""
         with self.model.disable_adapter():
+            for head in _trained_heads(self.model):
+                head.enable_adapters(True)  # PEFT would put the untrained one in its place
+                head.requires_grad_(False)
             yield self.model
+
+    @property
+    def trains_head(self) -> bool:
+        """Whether the run trained a head beside the adapter."""
+        return getattr(self.model, "reading_head", None) is not None or any(_trained_heads(self.model))
+
+
+def _trained_heads(model: Any) -> Iterator[Any]:
+    """The modules that PEFT trained whole."""
+    return (module for module in model.modules() if type(module).__name__ == "ModulesToSaveWrapper")
 
 
 def open_run_folder(path: str | Path, *, device: str = "auto") -> FinishedRun:

@@ -17,6 +17,7 @@ from finetune.control import control_facts
 from finetune.errors import ConfigError, TrainingError
 from finetune.heads import Heads
 from finetune.prepare import Prepared, Progress, batches_with_pairs, prepare_run
+from finetune.streams import ExampleStream
 from finetune.tally import PairTally
 from finetune.tasks import TaskLoss
 from finetune.trainer import AttentionTrainer, WeightPlan
@@ -58,7 +59,7 @@ def train(
         metrics |= {name: float(value) for name, value in trainer.evaluate().items() if isinstance(value, int | float)}
     if trainer.is_world_process_zero():
         finish(config, prepared, trainer, folder=folder, metrics=metrics, plan=plan)
-    return Trained(folder=folder, metrics=metrics, steps=int(trainer.state.global_step), notes=prepared.learner.notes)
+    return Trained(folder=folder, metrics=metrics, steps=int(trainer.state.global_step), notes=prepared.notes)
 
 
 def check_folder(folder: Path, config: RunConfig, *, resume: bool) -> Path | None:
@@ -125,9 +126,7 @@ def weight_plan(
     if asked == "auto":
         size = trainer.args.per_device_train_batch_size
         batches = list(
-            batches_with_pairs(
-                prepared.train.documents, prepared.collator, size=size, most=_MEASURED, device=trainer.args.device
-            )
+            batches_with_pairs(prepared.true, prepared.collator, size=size, most=_MEASURED, device=trainer.args.device)
         )
         task, attention = trainer.gradient_norms(batches)
         if not (math.isfinite(task) and math.isfinite(attention)) or attention == 0.0 or task == 0.0:
@@ -143,21 +142,37 @@ def arguments_of(config: RunConfig, folder: Path, *, has_dev: bool) -> Any:
     """TrainingArguments: what the file says over defaults that suit a small run."""
     from transformers import TrainingArguments
 
-    every = "epoch" if has_dev else "no"
     given = {
         "per_device_train_batch_size": 8, "per_device_eval_batch_size": 8, "learning_rate": 2e-4,
         "num_train_epochs": 3, "lr_scheduler_type": "linear", "warmup_steps": 0.1, "logging_steps": 10,
-        "save_strategy": "epoch", "save_total_limit": 2, "eval_strategy": every, "load_best_model_at_end": has_dev,
+        **_rhythm(config, has_dev=has_dev), "save_total_limit": 2, "load_best_model_at_end": has_dev,
         "report_to": "none", "disable_tqdm": True, "remove_unused_columns": False, "label_names": ["labels"],
         "logging_nan_inf_filter": False, "dataloader_pin_memory": False,
         **config.training,
         "output_dir": str(folder / CHECKPOINTS), "seed": config.seed, "data_seed": config.seed,
         "prediction_loss_only": config.task in ("causal-lm", "masked-lm"),
     }  # fmt: skip
+    if config.data.streaming and not isinstance(given.get("accelerator_config"), str):
+        # Else process 0 reads for all, cutting its batches, which are of many lengths, into equal parts.
+        given["accelerator_config"] = {**(given.get("accelerator_config") or {}), "dispatch_batches": False}
     try:
-        return TrainingArguments(**given)
+        arguments = TrainingArguments(**given)
     except (ValueError, TypeError, ImportError, RuntimeError) as error:
         raise ConfigError(f"training: {' '.join(str(error).split())}") from error
+    if config.data.streaming and arguments.accelerator_config.dispatch_batches is not False:
+        raise ConfigError(f"{given['accelerator_config']}: data.streaming needs dispatch_batches: false")
+    return arguments
+
+
+def _rhythm(config: RunConfig, *, has_dev: bool) -> dict[str, Any]:
+    """When to save and evaluate: each epoch, or ten times in a stream, which is one epoch without an end."""
+    if not config.data.streaming:
+        return {"save_strategy": "epoch", "eval_strategy": "epoch" if has_dev else "no"}
+    steps = config.training.get("save_steps", max(1, config.training["max_steps"] // 10))
+    return {
+        "save_strategy": "steps", "save_steps": steps, "eval_strategy": "steps" if has_dev else "no",
+        "eval_steps": steps,
+    }  # fmt: skip
 
 
 def accuracy_of(predicted: Any) -> dict[str, float]:
@@ -188,13 +203,28 @@ def finish(
     told = {
         "config": yaml.safe_load(_as_yaml(config)), "metrics": dict(metrics), "labels": list(prepared.corpus.labels),
         "model": dict(prepared.learner.loaded.origin), "fingerprint": prepared.learner.loaded.fingerprint,
-        "records": {"train": len(prepared.train.documents), "dev": len(prepared.dev.documents) if prepared.dev else 0},
+        "records": {"train": trained_on(prepared), "dev": len(prepared.dev.documents) if prepared.dev else 0},
+        "stream": stream_facts(prepared),
         "attention": None if plan is None else {"weight": plan.weight, "heads": _plain(prepared), "control": control},
-        "notes": list(prepared.learner.notes), "steps": int(trainer.state.global_step),
+        "notes": list(prepared.notes), "steps": int(trainer.state.global_step),
     }  # fmt: skip
     partial = folder / f"{MANIFEST}.part"
     partial.write_text(json.dumps(told, indent=1, ensure_ascii=False), encoding="utf-8")
     partial.replace(folder / MANIFEST)
+
+
+def trained_on(prepared: Prepared) -> int:
+    """How many documents were trained on; of a stream those that were drawn, again where it was read again."""
+    train = prepared.train
+    return train.drawn if isinstance(train, ExampleStream) else len(train.documents)
+
+
+def stream_facts(prepared: Prepared) -> dict[str, int] | None:
+    """How a stream was read: documents that set what `auto` means, records to draw from."""
+    train = prepared.train
+    if not isinstance(train, ExampleStream):
+        return None
+    return {"looked_at": len(train.documents), "shuffle_buffer": train.data.shuffle_buffer}
 
 
 def pairs_frame(found: PairTally) -> pd.DataFrame:
@@ -226,10 +256,11 @@ def card_facts(
     arms = f"attention: {config.attention.mode if supervision else 'none'}; seed {config.seed}."
     if control is not None:
         arms += f" Random pairs: {control['pairs']}, {control['near']:.0%} of them within 20 % of the base mass."
-    data = [f"{source} ({len(prepared.train.documents)} records trained on)" for source in config.data.train]
+    how = "drawn from a stream" if config.data.streaming else "trained on"
+    data = [f"{source} ({trained_on(prepared)} records {how})" for source in config.data.train]
     return CardFacts(
         base=config.model, licence=licence_of(prepared.learner.loaded), task=config.task, data=data, pairs=pairs,
-        arms=arms, metrics=metrics, labels=prepared.corpus.labels, notes=prepared.learner.notes,
+        arms=arms, metrics=metrics, labels=prepared.corpus.labels, notes=prepared.notes,
     )  # fmt: skip
 
 

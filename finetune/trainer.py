@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PrinterCallback, Trainer
+from transformers import PrinterCallback, Trainer, TrainerCallback
 
 from finetune.checkpoints import keep_latest, latest_checkpoint, load_head, mark_complete, save_head
 from finetune.errors import TrainingError
@@ -46,6 +46,20 @@ class WeightPlan:
         return self.weight * rising * falling
 
 
+class _EpochTold(TrainerCallback):  # type: ignore[misc]
+    """Tells the texts which epoch begins, for a masked language model's masks.
+
+    accelerate tells them too, but neither with several processes nor in an epoch that a resumed run goes on with.
+    """
+
+    def __init__(self, texts: Any) -> None:
+        self.texts = texts
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if hasattr(self.texts, "set_epoch"):
+            self.texts.set_epoch(int((state.epoch or 0.0) + 1e-6))
+
+
 class AttentionTrainer(Trainer):  # type: ignore[misc]
     """Trainer with a task of ours, and supervised attention where a `supervision` is given.
 
@@ -63,6 +77,7 @@ class AttentionTrainer(Trainer):  # type: ignore[misc]
         **settings: Any,
     ) -> None:
         super().__init__(**settings)
+        self.add_callback(_EpochTold(self.train_dataset))
         self.remove_callback(PrinterCallback)  # it prints each line of the log as a dict; `watch` is told instead
         if self.args.n_gpu > 1:
             raise TrainingError(

@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from probe.anatomy import position_rows
     from probe.capture import capture as capture_cases
     from probe.capture import prepare
     from probe.captures import Capture, CaptureOptions, Prepared, load_capture, save_capture
@@ -69,9 +70,9 @@ __all__ = [
     "cut_effects", "default_readout", "differences", "entropy_share", "exit_code", "flip_tests", "focus",
     "generate_rows", "head_map", "head_steps", "hooked_tensors", "known_models", "labels_of", "layer_curve",
     "load_capture", "load_cases", "load_model", "merge_rows", "merged_row", "model_from_parts", "model_outline",
-    "most_frequent_sense", "open_console", "open_run", "page_of_walk", "png_bytes", "prepare", "read_state",
-    "render_report", "replay_rows", "route_of", "run_comparison", "run_report", "save_capture", "save_png",
-    "save_tensors", "say", "sense_accuracy", "sentence_map", "shipped_sets", "show_progress", "silhouette",
+    "most_frequent_sense", "open_console", "open_run", "page_of_walk", "png_bytes", "position_rows", "prepare",
+    "read_state", "render_report", "replay_rows", "route_of", "run_comparison", "run_report", "save_capture",
+    "save_png", "save_tensors", "say", "sense_accuracy", "sentence_map", "shipped_sets", "show_progress", "silhouette",
     "sinusoidal_rows", "slot_pairs", "softmax_growth", "tap", "text_table", "tokenize", "tokens_of",
     "two_characters_rule", "visible", "walk_sections", "walk_through", "weighted_lengths", "weighted_rows", "words_of",
     "worked_example",
@@ -79,6 +80,7 @@ __all__ = [
 
 # Names and not imports, or `python -m probe --help` would wait for torch.
 _NAMES_OF = {
+    "anatomy": ("position_rows",),
     "capture": ("capture_cases", "prepare"),
     "captures": ("Capture", "CaptureOptions", "Prepared", "load_capture", "save_capture"),
     "cases": ("Case", "CaseSet", "case_of", "load_cases", "shipped_sets"),

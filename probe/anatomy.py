@@ -116,9 +116,9 @@ def _without_token_columns(backbone: Any) -> str | None:
 def max_positions_of(backbone: Any) -> int | None:
     """The longest text in tokens, special tokens included; None if nothing bounds it (relative positions)."""
     config = backbone.config.get_text_config() if hasattr(backbone.config, "get_text_config") else backbone.config
-    limits = [_rows(module) for name, module in backbone.named_modules() if _is_position_table(name, module)]
-    if limits:
-        return min(limits)
+    held = position_rows(backbone)
+    if held is not None:
+        return held
     if hasattr(config, "relative_attention_num_buckets"):
         return None
     for field in ("max_position_embeddings", "n_positions", "max_seq_len"):
@@ -126,6 +126,12 @@ def max_positions_of(backbone: Any) -> int | None:
         if isinstance(value, int) and value > 0:
             return value
     return None
+
+
+def position_rows(model: Any) -> int | None:
+    """Tokens for which the model has learned positions, beyond which it fails; None where positions are computed."""
+    tables = (_rows(module) for name, module in model.named_modules() if _is_position_table(name, module))
+    return min(tables, default=None)
 
 
 def _is_position_table(name: str, module: Any) -> bool:

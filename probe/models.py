@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 Head = Literal["none", "lm"]
 DTYPES = ("float32", "bfloat16", "float16")
+_Read = tuple[Any, tuple[str, ...], tuple[str, ...]]  # model, notes, names of weights that the files lack
 UNTRAINED = "newly initialised, not trained: "  # how a note on weights that the files lack begins
 
 
@@ -50,6 +51,7 @@ class LoadedModel:
     notes: tuple[str, ...]  # what a reader must know
     max_positions: int | None  # longest text in tokens, special ones included; None if unbounded
     stamp: str  # of the weights that the fingerprint was taken of
+    untrained: tuple[str, ...] = ()  # weights of `model` that its files lack: drawn at random, or zero
     _renewed: dict[str, str] = field(default_factory=dict, repr=False)  # latest other stamp -> its fingerprint
 
     def fingerprint_now(self) -> str:
@@ -151,14 +153,15 @@ def load_model(
         raise ModelError(f"{found.name} is local and has no revisions; leave revision {revision!r} out")
     with collected_advice() as advice, one_line(found.name):
         with without_bars(stubborn=found.gguf is not None):
-            model, notes = _load(found, settings)
+            model, notes, untrained = _load(found, settings)
         if tokenizer is None:
             tokenizer = load_tokenizer(found, code=settings.code)
         elif isinstance(tokenizer, str | Path):
             tokenizer = load_tokenizer(_tokenizer_source(tokenizer, access), code=settings.code)
         model.to(where)
     notes = (*found.notes, *notes, *advice)
-    return _described(model, tokenizer, name=found.name, origin=found.origin, notes=notes)
+    described = _described(model, tokenizer, name=found.name, origin=found.origin, notes=notes)
+    return replace(described, untrained=untrained)
 
 
 def check_source(source: str | Path, *, trust_remote_code: bool = False, progress: Progress | None = None) -> None:
@@ -279,8 +282,8 @@ def _first_line(error: Exception) -> str:
     return f"{lines[0] if lines else ''} ({type(error).__name__})".strip()
 
 
-def _load(source: Source, settings: _Settings) -> tuple[Any, tuple[str, ...]]:
-    """The model on the CPU and notes on what was newly initialised or left over."""
+def _load(source: Source, settings: _Settings) -> _Read:
+    """The model on the CPU, notes on what was newly initialised or left over, and the names of the former."""
     from transformers import AutoConfig
 
     check_code(source, code=settings.code)
@@ -289,8 +292,8 @@ def _load(source: Source, settings: _Settings) -> tuple[Any, tuple[str, ...]]:
     config = AutoConfig.from_pretrained(source.folder, **arguments)
     if source.adapter is None and source.gguf:
         # transformers knows a GGUF file's tensors by their names in the whole model only
-        model, notes = _load_class(source, settings, head_class(config, source.name), config)
-        return (model if settings.head == "lm" else backbone_of(model)), notes
+        model, notes, untrained = _load_class(source, settings, head_class(config, source.name), config)
+        return (model, notes, untrained) if settings.head == "lm" else (backbone_of(model), notes, ())
     if source.adapter is None:
         kind = head_class(config, source.name) if settings.head == "lm" else "AutoModel"
         return _load_class(source, settings, kind, config)
@@ -298,11 +301,11 @@ def _load(source: Source, settings: _Settings) -> tuple[Any, tuple[str, ...]]:
     if labels is not None:
         config.num_labels = labels
     kind, inside = _class_for(source.adapter, config, settings, source.name)
-    model, notes = _load_class(source, settings, kind, config)
+    model, notes, untrained = _load_class(source, settings, kind, config)
     if inside:  # the adapter was trained on the headless model: it goes into the one inside ours
         adapters.attach(backbone_of(model), source.adapter, source.name)
-        return model, notes
-    return adapters.attach(model, source.adapter, source.name), notes
+        return model, notes, untrained
+    return adapters.attach(model, source.adapter, source.name), notes, ()  # the adapter may bring them, under its names
 
 
 def check_code(source: Source, *, code: bool) -> None:
@@ -320,7 +323,7 @@ def check_code(source: Source, *, code: bool) -> None:
         )
 
 
-def _load_class(source: Source, settings: _Settings, kind: str, config: Any) -> tuple[Any, tuple[str, ...]]:
+def _load_class(source: Source, settings: _Settings, kind: str, config: Any) -> _Read:
     import torch
     import transformers
 
@@ -330,7 +333,9 @@ def _load_class(source: Source, settings: _Settings, kind: str, config: Any) -> 
         model, info = getattr(transformers, kind).from_pretrained(
             source.folder, config=config, output_loading_info=True, **settings.loading(source)
         )
-    return model, _judge_loading(model, info, source)
+    notes = _judge_loading(model, info, source)
+    there = dict(model.named_parameters())  # a pooler was taken off
+    return model, notes, tuple(name for name in sorted(info["missing_keys"]) if name in there)
 
 
 def _judge_loading(model: Any, info: Mapping[str, Any], source: Source) -> tuple[str, ...]:

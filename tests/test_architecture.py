@@ -46,7 +46,7 @@ ORDER = (
 TEACHING_ORDER = (
     *("errors", "yamlfiles", "losses", "pairs", "reach", "domains"),
     *("dataconfig", "corpusfiles", "reading", "records"),
-    *("cutting", "frames", "chats", "encode", "batches"),
+    *("cutting", "frames", "chats", "encode", "batches", "streams"),
     *("supervise", "heads", "control", "tasks", "checkpoints", "adapters", "trainer"),
     *("config", "learner", "tally", "prepare", "train"),
     *("words", "association", "neglect", "mine"),

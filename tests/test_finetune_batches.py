@@ -10,7 +10,7 @@ import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finetune.batches import KEY, NEGATIVE, QUERY, Collator, Examples, ExampleStream, collator_of, encoded, packs
+from finetune.batches import KEY, NEGATIVE, QUERY, Collator, Examples, collator_of, encoded, packs
 from finetune.dataconfig import DataConfig
 from finetune.encode import IGNORED, Encoded, Encoding, encode
 from finetune.errors import DataError
@@ -372,18 +372,6 @@ def test_a_part_gives_packs_or_documents_and_is_counted(tmp_path):
     plain, packed = (examples(part, tokenizer, encoding, packing=packing) for packing in (False, True))
     assert len(plain) == len(plain.documents) == len(packed.documents) == 40 and len(packed) < 20
     assert sorted(one.index for place in range(len(packed)) for one in packed[place]) == list(range(40))
-
-
-def test_a_stream_gives_what_the_part_gives(tmp_path):
-    tokenizer = byte_fallback_tokenizer()
-    encoding = Encoding(task="causal-lm", max_length=64, reach=BEFORE)
-    for packing in (False, True):
-        whole = examples(corpus(tmp_path, streaming=False), tokenizer, encoding, packing=packing)
-        stream = ExampleStream(corpus(tmp_path, streaming=True), tokenizer, encoding, packing=packing)
-        for _ in range(2):
-            batches = [collator_of(tokenizer, "causal-lm")(list(rows)) for rows in (whole, stream)]
-            assert all(torch.equal(batches[0][name], batches[1][name]) for name in batches[0])
-        stream.set_epoch(1)
 
 
 def test_an_epoch_masks_a_part_anew_and_a_second_look_alike():
