@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from finetune.dictionary import Entry, read_dictionary
 from finetune.errors import PairError
 from finetune.yamlfiles import read_mapping
 from probe import CijingError, Span, TokenMap, tokens_of
@@ -179,12 +180,60 @@ class Reach:
 def load_pairs(source: Path | Traversable) -> PairBook:
     """Read a pairs file (safe YAML); PairError names every problem with its place."""
     wanted = "`pairs:`, a list of {query: …, key: …}"
-    given = read_mapping(source, name=str(source), wanted=wanted, error=PairError)
+    given = _with_dictionaries(read_mapping(source, name=str(source), wanted=wanted, error=PairError), source)
     try:
         return PairBook.model_validate(given)
     except ValidationError as error:
         problems = [f"{'.'.join(map(str, each['loc'])) or 'file'}: {each['msg']}" for each in error.errors()]
         raise PairError(f"{source}: " + "; ".join(problems)) from error
+
+
+def _with_dictionaries(given: dict[str, Any], source: Path | Traversable) -> dict[str, Any]:
+    """The mapping with the words of each file that it names, beside the pairs file, in the file's place.
+
+    All words of such a file become words of the book, so that of two that overlap the longer is found.
+    """
+    terms, words = given.get("terms"), given.get("words")
+    known: list[str] = []
+    if isinstance(words, str):
+        known, given = [entry.word for entry in _dictionary(words, source)], {**given, "words": []}
+    if isinstance(terms, str):
+        terms = dict.fromkeys(_classes(_dictionary(terms, source), terms), terms)
+    if isinstance(terms, dict):
+        for group, listed in list(terms.items()):
+            if isinstance(listed, str):
+                entries = _dictionary(listed, source)
+                known += [entry.word for entry in entries]
+                terms = {**terms, group: _of_class(str(group), entries, listed)}
+        given = {**given, "terms": terms}
+    if known:
+        given = {**given, "words": list(dict.fromkeys([*(given.get("words") or ()), *known]))}
+    return given
+
+
+def _dictionary(name: str, source: Path | Traversable) -> tuple[Entry, ...]:
+    place = source.parent / name if isinstance(source, Path) else source
+    if not isinstance(place, Path):
+        raise PairError(f"{source}: names the dictionary {name!r}, and no file lies beside it")
+    return read_dictionary(place)
+
+
+def _classes(entries: Sequence[Entry], name: str) -> list[str]:
+    """The classes of a dictionary that is to give them all."""
+    without = next((entry.word for entry in entries if entry.group is None), None)
+    if without is not None:
+        raise PairError(
+            f"terms: {name}: {without!r} has no class; allowed is word<TAB>class, or terms: {{NAME: {name}}}"
+        )
+    return list(dict.fromkeys(entry.group for entry in entries if entry.group is not None))
+
+
+def _of_class(group: str, entries: Sequence[Entry], name: str) -> list[str]:
+    """The words of one class, or all words of a dictionary without classes."""
+    classes = {entry.group for entry in entries} - {None}
+    if classes and group not in classes:
+        raise PairError(f"terms: {group}: {name} has the classes {', '.join(sorted(map(str, classes)))}")
+    return list(dict.fromkeys(entry.word for entry in entries if not classes or entry.group == group))
 
 
 def pairs_in(text: str, book: PairBook, *, rules: Iterable[int]) -> tuple[list[SpanPair], list[Unmet]]:

@@ -44,7 +44,7 @@ ORDER = (
 )
 # The same in finetune/.
 TEACHING_ORDER = (
-    *("errors", "yamlfiles", "losses", "pairs", "reach", "domains"),
+    *("errors", "yamlfiles", "losses", "dictionary", "pairs", "reach", "domains"),
     *("dataconfig", "corpusfiles", "reading", "records"),
     *("cutting", "frames", "chats", "encode", "batches", "streams"),
     *("supervise", "heads", "control", "tasks", "checkpoints", "adapters", "trainer"),

@@ -23,7 +23,7 @@ def mine(
         list[str] | None, typer.Option("--reference", metavar="SOURCE", help="General texts. [default: our case sets]")
     ] = None,
     terms: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A dictionary: one word of the domain a line.")
+        Path | None, typer.Option(metavar="FILE", help="A dictionary: words of the domain, as a pairs file takes it.")
     ] = None,
     most: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many pairs.")] = 50,
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier file.")] = False,
@@ -32,18 +32,19 @@ def mine(
     """Propose pairs: words tied in a domain that the base model hardly attends to. Writes a file to edit by hand."""
     if out.exists() and not force:
         raise DataError(f"{out} exists: give --force to replace it, or another --out")
+    from finetune.dictionary import read_dictionary
     from finetune.mine import MineSettings, write_pairs
     from finetune.mine import mine as propose
     from probe import load_model
 
     texts = _texts(corpus)
     known = _texts(reference) if reference else None
-    words = [line.strip() for line in terms.read_text("utf-8").splitlines()] if terms else []
+    words = [entry.word for entry in read_dictionary(terms)] if terms else []
     loaded = load_model(model, device=device)
     for note in loaded.notes:
         say(f"note: {note}")
     found = propose(
-        loaded, texts, reference=known, terms=[word for word in words if word], settings=MineSettings(proposals=most),
+        loaded, texts, reference=known, terms=words, settings=MineSettings(proposals=most),
         progress=say,
     )  # fmt: skip
     write_pairs(found, out)
