@@ -41,9 +41,8 @@ class Learner:
 
 def make_learner(config: RunConfig, *, labels: Sequence[str], device: str = "auto") -> Learner:
     """Load the base model for the task and put LoRA on it; ConfigError for a model without query and key maps."""
-    loaded, base, notes = _base_for(config, labels=labels, device=device)
+    loaded, base, notes, trained = _base_for(config, labels=labels, device=device)
     targets = lora_targets(base, config.lora)
-    trained = head_modules(base, loaded.untrained) if config.task == "masked-lm" else ()
     targets = tuple(target for target in targets if target not in trained)
     model = _adapted(base, config, targets, trained)
     _put_head(model, base, config, labels=labels)
@@ -52,7 +51,7 @@ def make_learner(config: RunConfig, *, labels: Sequence[str], device: str = "aut
 
 def reopened_learner(config: RunConfig, folder: Path, *, labels: Sequence[str], device: str = "auto") -> Learner:
     """The model as a run left it: the folder's adapter and head on the base; TrainingError where they do not fit it."""
-    loaded, base, notes = _base_for(config, labels=labels, device=device)
+    loaded, base, notes, _ = _base_for(config, labels=labels, device=device)
     model = adapter_on(base, folder, device=loaded.device)
     _put_head(model, base, config, labels=labels)
     load_head(model, folder)
@@ -60,16 +59,26 @@ def reopened_learner(config: RunConfig, folder: Path, *, labels: Sequence[str], 
     return Learner(model=model.eval(), loaded=loaded, targets=targets, notes=notes)
 
 
-def _base_for(config: RunConfig, *, labels: Sequence[str], device: str) -> tuple[LoadedModel, Any, tuple[str, ...]]:
-    """The base as it was loaded, the same with the task's head, drawn by the run's seed, and notes."""
+def _base_for(
+    config: RunConfig, *, labels: Sequence[str], device: str
+) -> tuple[LoadedModel, Any, tuple[str, ...], tuple[str, ...]]:
+    """The base as it was loaded, the same with the task's head, notes, and modules to be trained whole.
+
+    What the files lack of a head is drawn by the run's seed.
+    """
     loaded = load_model(
         config.model, device=device, dtype="float32", head=head_asked(config.task),
         revision=config.revision, trust_remote_code=config.trust_remote_code,
     )  # fmt: skip
     refuse_unfit(config, kind=loaded.kind, settings=loaded.backbone.config)
     torch.manual_seed(config.seed)
-    base, notes = _with_task_head(config, loaded, labels)
-    return loaded, base, notes
+    if config.task == "masked-lm":
+        trained = head_modules(loaded.model, loaded.untrained)
+        return loaded, loaded.model, head_notes(config.task, loaded.model, trained), trained
+    if config.task != "classification":
+        return loaded, loaded.model, (), ()
+    classifier, trained = _classifier(config, loaded, labels)
+    return loaded, classifier, (untrained_note(classifier),), trained
 
 
 def _put_head(model: Any, base: Any, config: RunConfig, *, labels: Sequence[str]) -> None:
@@ -190,18 +199,19 @@ def _output_names(model: nn.Module) -> set[str]:
     }  # fmt: skip
 
 
-def _with_task_head(config: RunConfig, loaded: LoadedModel, labels: Sequence[str]) -> tuple[Any, tuple[str, ...]]:
-    if config.task == "masked-lm":
-        return loaded.model, head_notes(config.task, loaded.model, head_modules(loaded.model, loaded.untrained))
-    if config.task in ("causal-lm", *READING):
-        return loaded.model, ()
+def _classifier(config: RunConfig, loaded: LoadedModel, labels: Sequence[str]) -> tuple[Any, tuple[str, ...]]:
+    """The backbone under a new head; a pooler that the head reads and the files lack is new as well, and trained."""
     model = headed_model(config.task, loaded.backbone.config, labels=labels, pad_id=loaded.tokenizer.pad_token_id)
     place = model.base_model_prefix
     if not hasattr(model, place):
         raise ConfigError(f"task {config.task}: {type(model).__name__} has no part {place!r} to take the weights of")
+    pooler = getattr(getattr(model, place), "pooler", None)
+    lacks = pooler is not None and getattr(loaded.backbone, "pooler", None) is None
+    if lacks:
+        loaded.backbone.pooler = pooler
     setattr(model, place, loaded.backbone)
     model.tie_weights()  # to the embeddings that came in
-    return model.to(loaded.device).eval(), (untrained_note(model),)
+    return model.to(loaded.device).eval(), (f"{place}.pooler",) if lacks else ()
 
 
 def headed_model(task: Task, settings: Any, *, labels: Sequence[str], pad_id: int | None) -> Any:

@@ -66,6 +66,7 @@ def inspect_run(config: RunConfig, *, examples: int = 3, progress: Progress | No
     Raises ConfigError, DataError, PairError or probe's ModelError where training would before it meets a pair; too few
     pairs, or nothing to learn, are the inspection's `refusal`.
     """
+    arguments_of(config, config.folder, has_dev=False)
     ready = _ready(config, progress or (lambda stage, done, total: None))
     documents = ready.rows.documents
     taught = [document for document in documents if document.learned]  # training takes no others

@@ -46,7 +46,9 @@ def train(
     """
     folder = config.folder
     start = check_folder(folder, config, resume=resume)
+    arguments_of(config, folder, has_dev=False)  # what is wrong there is told before anything is loaded
     prepared = prepare_run(config, device=device, progress=progress)
+    arguments_of(config, folder, has_dev=prepared.dev is not None)  # or written
     if not resume:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / CONFIG).write_text(_as_yaml(config), encoding="utf-8")
