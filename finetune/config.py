@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from finetune.choosing import EarlyStopping, contradictions, dev_expected, known_metrics, metric_problem
 from finetune.dataconfig import DataConfig, Task
 from finetune.errors import ConfigError
 from finetune.losses import HeadReduction, LossName, LossSettings
@@ -91,6 +92,7 @@ class RunConfig(_Strict):
     attention: AttentionConfig = AttentionConfig()
     lora: LoraConfig = LoraConfig()
     training: Mapping[str, Any] = Field(default_factory=dict)  # any field of transformers.TrainingArguments
+    early_stopping: EarlyStopping | None = None  # None: to the last step
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
     out: str | None = None  # the run folder; None: runs/ and the name of the file
     revision: str | None = None
@@ -111,6 +113,23 @@ class RunConfig(_Strict):
     def _pairs_for_their_loss(self) -> "RunConfig":
         if self.pairs is None and self.attention.mode != "none" and "attention" in self.model_fields_set:
             raise ValueError("attention: there are no pairs; give `pairs: {file: …}` or `attention: {mode: none}`")
+        return self
+
+    @model_validator(mode="after")
+    def _best_step_can_be_kept(self) -> "RunConfig":
+        if not dev_expected(self.data):
+            if self.early_stopping is not None:
+                raise ValueError(
+                    "early_stopping: there is no dev part; give data.dev, data.dev_split or data.dev_share"
+                )
+            return self
+        for problem in contradictions(self.training, self.early_stopping):
+            raise ValueError(problem)
+        metric = self.training.get("metric_for_best_model")
+        known = known_metrics(self.task, supervised=self.supervised)
+        unknown = None if metric is None else metric_problem(metric, known)
+        if unknown:
+            raise ValueError(f"training.metric_for_best_model {unknown}")
         return self
 
     @property

@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import yaml
 
 from finetune.adapters import CardFacts, licence_of, save_adapter
 from finetune.checkpoints import check_whole, latest_checkpoint, remove_partial
+from finetune.choosing import evaluation_plan, steps_in_words, steps_told
 from finetune.config import RunConfig
 from finetune.control import control_facts
 from finetune.errors import ConfigError, TrainingError
@@ -19,7 +20,7 @@ from finetune.heads import Heads
 from finetune.prepare import Prepared, Progress, batches_with_pairs, prepare_run
 from finetune.tally import PairTally
 from finetune.tasks import TaskLoss
-from finetune.trainer import AttentionTrainer, WeightPlan
+from finetune.trainer import AttentionTrainer, Patience, WeightPlan
 
 CONFIG, MANIFEST, CHECKPOINTS, TABLES = "config.yaml", "manifest.json", "checkpoints", "tables"
 _MEASURED = 4  # batches by which λ auto is set
@@ -107,6 +108,8 @@ def make_trainer(
         compute_metrics=None if config.task in ("causal-lm", "masked-lm") else accuracy_of,
         watch=_watcher(progress),
     )  # fmt: skip
+    if config.early_stopping is not None:
+        trainer.add_callback(Patience(config.early_stopping.patience, config.early_stopping.threshold))
     plan = weight_plan(config, prepared, trainer, start=start)
     trainer.plan = plan
     trainer.facts = {"weight": plan.weight if plan else None, "heads": _plain(prepared)}
@@ -143,11 +146,15 @@ def arguments_of(config: RunConfig, folder: Path, *, has_dev: bool) -> Any:
     """TrainingArguments: what the file says over defaults that suit a small run."""
     from transformers import TrainingArguments
 
-    every = "epoch" if has_dev else "no"
+    if config.early_stopping is not None and not has_dev:
+        raise ConfigError(
+            "early_stopping: the texts give no dev part; allowed is data.dev, or more texts in data.train"
+        )
+    chosen = evaluation_plan(config.training) if has_dev else {"eval_strategy": "no", "save_strategy": "epoch"}
     given = {
         "per_device_train_batch_size": 8, "per_device_eval_batch_size": 8, "learning_rate": 2e-4,
         "num_train_epochs": 3, "lr_scheduler_type": "linear", "warmup_steps": 0.1, "logging_steps": 10,
-        "save_strategy": "epoch", "save_total_limit": 2, "eval_strategy": every, "load_best_model_at_end": has_dev,
+        "save_total_limit": 2, **chosen,
         "report_to": "none", "disable_tqdm": True, "remove_unused_columns": False, "label_names": ["labels"],
         "logging_nan_inf_filter": False, "dataloader_pin_memory": False,
         **config.training,
@@ -176,6 +183,7 @@ def finish(
     plan: WeightPlan | None,
 ) -> None:
     """Write what stays: adapter, card, tables and, last, the manifest."""
+    steps = steps_told(trainer)
     (folder / TABLES).mkdir(exist_ok=True)
     pd.DataFrame(trainer.state.log_history).to_csv(folder / TABLES / "steps.csv", index=False)
     pairs_frame(prepared.pairs).to_csv(folder / TABLES / "pairs.csv", index=False)
@@ -183,14 +191,17 @@ def finish(
     save_adapter(
         prepared.learner.model, folder, base=config.model, revision=config.revision,
         tokenizer=prepared.learner.loaded.tokenizer,
-        facts=card_facts(config, prepared, metrics=metrics, plan=plan, control=control),
+        facts=replace(
+            card_facts(config, prepared, metrics=metrics, plan=plan, control=control),
+            steps=steps_in_words(steps),
+        ),
     )  # fmt: skip
     told = {
         "config": yaml.safe_load(_as_yaml(config)), "metrics": dict(metrics), "labels": list(prepared.corpus.labels),
         "model": dict(prepared.learner.loaded.origin), "fingerprint": prepared.learner.loaded.fingerprint,
         "records": {"train": len(prepared.train.documents), "dev": len(prepared.dev.documents) if prepared.dev else 0},
         "attention": None if plan is None else {"weight": plan.weight, "heads": _plain(prepared), "control": control},
-        "notes": list(prepared.learner.notes), "steps": int(trainer.state.global_step),
+        "notes": list(prepared.learner.notes), **steps,
     }  # fmt: skip
     partial = folder / f"{MANIFEST}.part"
     partial.write_text(json.dumps(told, indent=1, ensure_ascii=False), encoding="utf-8")

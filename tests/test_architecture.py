@@ -45,7 +45,7 @@ ORDER = (
 # The same in finetune/.
 TEACHING_ORDER = (
     *("errors", "yamlfiles", "losses", "pairs", "reach", "domains"),
-    *("dataconfig", "corpusfiles", "reading", "records"),
+    *("dataconfig", "choosing", "corpusfiles", "reading", "records"),
     *("cutting", "frames", "chats", "encode", "batches"),
     *("supervise", "heads", "control", "tasks", "checkpoints", "adapters", "trainer"),
     *("config", "learner", "tally", "prepare", "train"),
