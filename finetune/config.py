@@ -107,7 +107,7 @@ class RunConfig(_Strict):
                 raise ValueError(f"{name} is not set here: it follows from seed, out and the command")
             if name not in known:
                 raise ValueError(f"no TrainingArguments field {name!r}{_nearest(name, known)}")
-        return given
+        return {name: _number(value) if name in known_numbers() else value for name, value in given.items()}
 
     @model_validator(mode="after")
     def _pairs_for_their_loss(self) -> "RunConfig":
@@ -150,6 +150,23 @@ def training_fields() -> tuple[str, ...]:
     from transformers import TrainingArguments
 
     return tuple(field.name for field in fields(TrainingArguments) if field.init)
+
+
+def known_numbers() -> frozenset[str]:
+    """Those fields that hold a number with a fraction."""
+    from dataclasses import fields
+
+    from transformers import TrainingArguments
+
+    return frozenset(field.name for field in fields(TrainingArguments) if "float" in str(field.type))
+
+
+def _number(value: Any) -> Any:
+    """YAML reads 1e-4, without a dot, as a word; Trainer would take that word to the optimizer."""
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
 
 
 def load_config(path: Path, *, name: str = "", overrides: Mapping[str, Any] | None = None) -> RunConfig:

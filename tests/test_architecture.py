@@ -51,6 +51,7 @@ TEACHING_ORDER = (
     *("config", "learner", "tally", "prepare", "train"),
     *("words", "association", "neglect", "mine"),
     *("footprint", "inspection", "cautions", "preflight_lines", "preflight"),
+    *("grid", "trials", "sweep"),
     *("questions", "scoring", "runfolder", "material", "intervals", "edgemeasures", "evaluation", "evaluate", "merge"),
     *("commands", "__main__"),
 )
