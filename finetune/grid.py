@@ -171,4 +171,4 @@ def _number(text: str) -> float | None:
 
 
 def _shown(value: Any) -> str:
-    return value if isinstance(value, str) else yaml.safe_dump(value, default_flow_style=True).split("\n")[0]
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

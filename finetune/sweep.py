@@ -64,7 +64,7 @@ def sweep(
     if swept.tried and not swept.ranked:
         first = swept.tried[0]
         raise TrainingError(
-            f"{folder}: all {len(swept.tried)} settings that were tried failed; {first.setting.name}: {first.reason}"
+            f"{folder}: all settings that were tried ({len(swept.tried)}) failed; {first.setting.name}: {first.reason}"
         )
     return swept
 

@@ -31,7 +31,7 @@ class Budget:
         if self.runs is not None and len(tried) >= self.runs:
             return f"a budget of {self.runs} {'run' if self.runs == 1 else 'runs'}"
         if self.minutes is not None and sum(trial.seconds for trial in tried) >= 60 * self.minutes:
-            return f"a budget of {self.minutes:g} minutes"
+            return f"a budget of {self.minutes:g} min"
         return None
 
 
