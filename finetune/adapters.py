@@ -32,6 +32,7 @@ class CardFacts:
     metrics: Mapping[str, float]
     labels: Sequence[str] = ()
     notes: Sequence[str] = ()
+    steps: str = ""  # which step is kept, why
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +116,8 @@ def card_of(facts: CardFacts) -> str:
     body += ["## Arm", "", facts.arms, ""]
     if facts.labels:
         body += ["## Labels", "", ", ".join(facts.labels), ""]
+    if facts.steps:
+        body += ["## Steps", "", facts.steps, ""]
     body += ["## Metrics", "", "| metric | value |", "|---|---|"]
     body += [f"| {name} | {value:.6g} |" for name, value in sorted(facts.metrics.items())]
     body += ["", "## Licence", "", f"The base model's terms travel with this adapter: {facts.licence}.", ""]

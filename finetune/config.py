@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from finetune.choosing import EarlyStopping, contradictions, dev_expected, known_metrics, metric_problem
 from finetune.dataconfig import DataConfig, Task
 from finetune.errors import ConfigError
 from finetune.losses import HeadReduction, LossName, LossSettings
@@ -91,6 +92,7 @@ class RunConfig(_Strict):
     attention: AttentionConfig = AttentionConfig()
     lora: LoraConfig = LoraConfig()
     training: Mapping[str, Any] = Field(default_factory=dict)  # any field of transformers.TrainingArguments
+    early_stopping: EarlyStopping | None = None  # None: to the last step
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
     out: str | None = None  # the run folder; None: runs/ and the name of the file
     revision: str | None = None
@@ -105,7 +107,7 @@ class RunConfig(_Strict):
                 raise ValueError(f"{name} is not set here: it follows from seed, out and the command")
             if name not in known:
                 raise ValueError(f"no TrainingArguments field {name!r}{_nearest(name, known)}")
-        return given
+        return {name: _number(value) if name in known_numbers() else value for name, value in given.items()}
 
     @model_validator(mode="after")
     def _pairs_for_their_loss(self) -> "RunConfig":
@@ -140,10 +142,32 @@ class RunConfig(_Strict):
             raise ValueError("attention.mode random with word-in-context: allowed with data.pair_encoding joint")
         return self
 
+    @model_validator(mode="after")
+    def _best_step_can_be_kept(self) -> "RunConfig":
+        if not dev_expected(self.data):
+            if self.early_stopping is not None:
+                raise ValueError(
+                    "early_stopping: there is no dev part; give data.dev, data.dev_split or data.dev_share"
+                )
+            return self
+        for problem in contradictions(self.training, self.early_stopping, steps=self.save_every):
+            raise ValueError(problem)
+        metric = self.training.get("metric_for_best_model")
+        known = known_metrics(self.task, supervised=self.supervised)
+        unknown = None if metric is None else metric_problem(metric, known)
+        if unknown:
+            raise ValueError(f"training.metric_for_best_model {unknown}")
+        return self
+
     @property
     def folder(self) -> Path:
         """The run folder."""
         return Path(self.out or "runs/finetune")
+
+    @property
+    def save_every(self) -> int | None:
+        """Steps between two saves of a stream, which has no epochs: a tenth of the run; None for other runs."""
+        return max(1, self.training["max_steps"] // 10) if self.data.streaming else None
 
     @property
     def supervised(self) -> bool:
@@ -158,6 +182,23 @@ def training_fields() -> tuple[str, ...]:
     from transformers import TrainingArguments
 
     return tuple(field.name for field in fields(TrainingArguments) if field.init)
+
+
+def known_numbers() -> frozenset[str]:
+    """Those fields that hold a number with a fraction."""
+    from dataclasses import fields
+
+    from transformers import TrainingArguments
+
+    return frozenset(field.name for field in fields(TrainingArguments) if "float" in str(field.type))
+
+
+def _number(value: Any) -> Any:
+    """YAML reads 1e-4, without a dot, as a word; Trainer would take that word to the optimizer."""
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
 
 
 def load_config(path: Path, *, name: str = "", overrides: Mapping[str, Any] | None = None) -> RunConfig:

@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import yaml
 
 from finetune.adapters import CardFacts, licence_of, save_adapter
 from finetune.checkpoints import check_whole, latest_checkpoint, remove_partial
+from finetune.choosing import evaluation_plan, steps_in_words, steps_told
 from finetune.config import RunConfig
 from finetune.control import control_facts
 from finetune.errors import ConfigError, TrainingError
@@ -20,7 +21,7 @@ from finetune.prepare import Prepared, Progress, batches_with_pairs, prepare_run
 from finetune.streams import ExampleStream
 from finetune.tally import PairTally
 from finetune.tasks import TaskLoss
-from finetune.trainer import AttentionTrainer, WeightPlan
+from finetune.trainer import AttentionTrainer, Patience, WeightPlan
 
 CONFIG, MANIFEST, CHECKPOINTS, TABLES = "config.yaml", "manifest.json", "checkpoints", "tables"
 _MEASURED = 4  # batches by which λ auto is set
@@ -110,6 +111,8 @@ def make_trainer(
         compute_metrics=None if config.task in ("causal-lm", "masked-lm") else accuracy_of,
         watch=_watcher(progress),
     )  # fmt: skip
+    if config.early_stopping is not None:
+        trainer.add_callback(Patience(config.early_stopping.patience, config.early_stopping.threshold))
     plan = weight_plan(config, prepared, trainer, start=start)
     trainer.plan = plan
     trainer.facts = {"weight": plan.weight if plan else None, "heads": _plain(prepared)}
@@ -144,10 +147,15 @@ def arguments_of(config: RunConfig, folder: Path, *, has_dev: bool) -> Any:
     """TrainingArguments: what the file says over defaults that suit a small run."""
     from transformers import TrainingArguments
 
+    if config.early_stopping is not None and not has_dev:
+        raise ConfigError(
+            "early_stopping: the texts give no dev part; allowed is data.dev, or more texts in data.train"
+        )
+    chosen = evaluation_plan(config.training, steps=config.save_every, has_dev=has_dev)
     given = {
         "per_device_train_batch_size": 8, "per_device_eval_batch_size": 8, "learning_rate": 2e-4,
         "num_train_epochs": 3, "lr_scheduler_type": "linear", "warmup_steps": 0.1, "logging_steps": 10,
-        **_rhythm(config, has_dev=has_dev), "save_total_limit": 2, "load_best_model_at_end": has_dev,
+        "save_total_limit": 2, **chosen,
         "report_to": "none", "disable_tqdm": True, "remove_unused_columns": False, "label_names": ["labels"],
         "logging_nan_inf_filter": False, "dataloader_pin_memory": False,
         **config.training,
@@ -166,17 +174,6 @@ def arguments_of(config: RunConfig, folder: Path, *, has_dev: bool) -> Any:
     return arguments
 
 
-def _rhythm(config: RunConfig, *, has_dev: bool) -> dict[str, Any]:
-    """When to save and evaluate: each epoch, or ten times in a stream, which is one epoch without an end."""
-    if not config.data.streaming:
-        return {"save_strategy": "epoch", "eval_strategy": "epoch" if has_dev else "no"}
-    steps = config.training.get("save_steps", max(1, config.training["max_steps"] // 10))
-    return {
-        "save_strategy": "steps", "save_steps": steps, "eval_strategy": "steps" if has_dev else "no",
-        "eval_steps": steps,
-    }  # fmt: skip
-
-
 def accuracy_of(predicted: Any) -> dict[str, float]:
     """Accuracy of class logits, for choosing a checkpoint."""
     chosen = predicted.predictions.argmax(-1)
@@ -193,6 +190,7 @@ def finish(
     plan: WeightPlan | None,
 ) -> None:
     """Write what stays: adapter, card, tables and, last, the manifest."""
+    steps = steps_told(trainer)
     (folder / TABLES).mkdir(exist_ok=True)
     pd.DataFrame(trainer.state.log_history).to_csv(folder / TABLES / "steps.csv", index=False)
     pairs_frame(prepared.pairs).to_csv(folder / TABLES / "pairs.csv", index=False)
@@ -200,7 +198,10 @@ def finish(
     save_adapter(
         prepared.learner.model, folder, base=config.model, revision=config.revision,
         tokenizer=prepared.learner.loaded.tokenizer,
-        facts=card_facts(config, prepared, metrics=metrics, plan=plan, control=control),
+        facts=replace(
+            card_facts(config, prepared, metrics=metrics, plan=plan, control=control),
+            steps=steps_in_words(steps),
+        ),
     )  # fmt: skip
     told = {
         "config": yaml.safe_load(_as_yaml(config)), "metrics": dict(metrics), "labels": list(prepared.corpus.labels),
@@ -208,7 +209,7 @@ def finish(
         "records": {"train": trained_on(prepared), "dev": len(prepared.dev.documents) if prepared.dev else 0},
         "stream": stream_facts(prepared),
         "attention": None if plan is None else {"weight": plan.weight, "heads": _plain(prepared), "control": control},
-        "notes": list(prepared.notes), "steps": int(trainer.state.global_step),
+        "notes": list(prepared.notes), **steps,
     }  # fmt: skip
     partial = folder / f"{MANIFEST}.part"
     partial.write_text(json.dumps(told, indent=1, ensure_ascii=False), encoding="utf-8")

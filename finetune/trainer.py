@@ -13,9 +13,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PrinterCallback, Trainer, TrainerCallback
+from transformers import EarlyStoppingCallback, PrinterCallback, Trainer, TrainerCallback
 
-from finetune.checkpoints import keep_latest, latest_checkpoint, load_head, mark_complete, save_head
+from finetune.checkpoints import check_whole, keep_latest, latest_checkpoint, load_head, mark_complete, save_head
+from finetune.choosing import COMPARABLE, OF_PAIRS
 from finetune.errors import TrainingError
 from finetune.supervise import (
     PairScores,
@@ -102,19 +103,21 @@ class AttentionTrainer(Trainer):  # type: ignore[misc]
             return super().train(*arguments, **settings)
 
     def evaluate(self, *arguments: Any, metric_key_prefix: str = "eval", **settings: Any) -> dict[str, float]:
-        """Evaluate; the pairs' mean mass joins the metrics, as a sum a batch and never as gathered rows."""
+        """Evaluate with the model's attention going through the tap."""
+        with self.tapped():
+            metrics: dict[str, float] = super().evaluate(*arguments, metric_key_prefix=metric_key_prefix, **settings)
+        return metrics
+
+    def evaluation_loop(self, *arguments: Any, metric_key_prefix: str = "eval", **settings: Any) -> Any:
+        """The pairs' mean mass joins the metrics before the callbacks see them: sums a batch, never gathered rows."""
         kept, self._sums = self._sums, ScoreSums()
         try:
-            with self.tapped():
-                metrics: dict[str, float] = super().evaluate(
-                    *arguments, metric_key_prefix=metric_key_prefix, **settings
-                )
-            found = {f"{metric_key_prefix}_{name}": value for name, value in self._gathered(self._sums).items()}
+            output = super().evaluation_loop(*arguments, metric_key_prefix=metric_key_prefix, **settings)
+            found = self._gathered(self._sums)
         finally:
             self._sums = kept
-        if found:
-            self.log(found)
-        return {**metrics, **found}
+        output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in found.items()})
+        return output
 
     def get_batch_samples(self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device) -> Any:
         """Micro-batches of one step, and what they hold over all processes: items (Trainer) and pairs (here)."""
@@ -295,9 +298,81 @@ class AttentionTrainer(Trainer):  # type: ignore[misc]
         super()._load_from_checkpoint(resume_from_checkpoint, model)
         load_head(self.model, Path(resume_from_checkpoint))
 
+    # ---- the best step on dev ----------------------------------------------------------------------------------
+
+    @property
+    def patience(self) -> "Patience | None":
+        """What stops the run early, where it may."""
+        return next((one for one in self.callback_handler.callbacks if isinstance(one, Patience)), None)
+
+    def _init_training_state(self, *arguments: Any, **settings: Any) -> Any:
+        """The best checkpoint of a resumed run is the one in this run's folder, wherever that lay before."""
+        found = super()._init_training_state(*arguments, **settings)
+        best = self.state.best_global_step
+        if best and self.args.load_best_model_at_end:
+            folder = Path(self.args.output_dir) / f"checkpoint-{best}"
+            check_whole(folder)  # Trainer would keep the last step instead, and only log it
+            self.state.best_model_checkpoint = str(folder)
+        return found
+
+    def _run_epoch(self, *arguments: Any, **settings: Any) -> None:
+        """Nothing where the checkpoint that the run goes on from was its last step: Trainer would take one more."""
+        patience = self.patience
+        over = self.state.global_step >= self.state.max_steps or (patience is not None and patience.exhausted)
+        if over:
+            self.control.should_training_stop = True
+        else:
+            super()._run_epoch(*arguments, **settings)
+
+    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
+        try:
+            better: bool = super()._determine_best_metric(metrics, trial)
+        except KeyError as error:
+            given = ", ".join(name for name in (*COMPARABLE, *OF_PAIRS) if name in metrics)
+            raise TrainingError(
+                f"training.metric_for_best_model {self.args.metric_for_best_model}: the dev part gives {given} alone"
+            ) from error
+        return better
+
     def _load_best_model(self) -> None:
         super()._load_best_model()
         load_head(self.model, Path(str(self.state.best_model_checkpoint)))
+
+
+class Patience(EarlyStoppingCallback):  # type: ignore[misc]
+    """Stops a run after so many evaluations in a row without a gain; a resumed run goes on counting where it was.
+
+    Trainer takes the count up again only where `restore_callback_states_from_checkpoint` is set, and counts an
+    evaluation of the same step twice (`eval_on_start`).
+    """
+
+    def __init__(self, early_stopping_patience: int = 1, early_stopping_threshold: float | None = 0.0) -> None:
+        super().__init__(early_stopping_patience, early_stopping_threshold)
+        self.counted_at = -1  # the step of the last evaluation that was counted
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the run is to stop."""
+        return bool(self.early_stopping_patience_counter >= self.early_stopping_patience)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **settings: Any) -> None:
+        """Take the count from the checkpoint's state, where there is one."""
+        super().on_train_begin(args, state, control, **settings)
+        told = state.stateful_callbacks.get(type(self).__name__) or {}
+        for name, value in told.get("attributes", {}).items():
+            setattr(self, name, value)
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: dict[str, float], **settings: Any) -> None:
+        """Count each step once."""
+        if state.global_step != self.counted_at:
+            self.counted_at = state.global_step
+            super().on_evaluate(args, state, control, metrics, **settings)
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        told: dict[str, Any] = super().state()
+        told["attributes"]["counted_at"] = self.counted_at
+        return told
 
 
 @contextmanager

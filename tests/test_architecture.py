@@ -45,12 +45,13 @@ ORDER = (
 # The same in finetune/.
 TEACHING_ORDER = (
     *("errors", "yamlfiles", "losses", "dictionary", "pairs", "reach", "domains"),
-    *("dataconfig", "corpusfiles", "reading", "records"),
+    *("dataconfig", "choosing", "corpusfiles", "reading", "records"),
     *("cutting", "frames", "chats", "encode", "batches", "streams"),
     *("supervise", "heads", "control", "tasks", "checkpoints", "adapters", "trainer"),
     *("config", "learner", "tally", "prepare", "train"),
     *("words", "association", "neglect", "mine"),
     *("footprint", "inspection", "cautions", "preflight_lines", "preflight"),
+    *("grid", "trials", "sweep"),
     *("questions", "scoring", "runfolder", "material", "intervals", "edgemeasures", "evaluation", "evaluate", "merge"),
     *("commands", "__main__"),
 )
