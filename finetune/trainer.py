@@ -28,7 +28,10 @@ from finetune.supervise import (
     taken,
 )
 from finetune.tasks import TaskLoss
+from finetune.writing import disk_told
 from probe import attached
+
+_SKIPPED_AT_MOST = 20  # steps in a row that float16's scaler may leave out while it looks for its scale
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,11 +83,20 @@ class AttentionTrainer(Trainer):  # type: ignore[misc]
         self._norms: dict[str, list[Tensor]] = {}
         self.facts: Mapping[str, Any] = {}  # what a checkpoint must say of the run, to refuse another's
         self._checked = False
+        self.loss_before = 0.0  # the sum over the steps before the checkpoint that is gone on from
+        self._step_index: list[Tensor] = []  # places of the examples of the step being taken
+        self._skipped = 0
 
     def train(self, *arguments: Any, **settings: Any) -> Any:
         """Train with the model's attention going through the tap."""
         with self.tapped():
             return super().train(*arguments, **settings)
+
+    def _init_training_state(self, *arguments: Any, **settings: Any) -> Any:
+        """Trainer's counters, and from which step on the means of the log are taken."""
+        found = super()._init_training_state(*arguments, **settings)
+        self._told_at = self.state.global_step
+        return found
 
     def evaluate(self, *arguments: Any, metric_key_prefix: str = "eval", **settings: Any) -> dict[str, float]:
         """Evaluate; the pairs' mean mass joins the metrics, as a sum a batch and never as gathered rows."""
@@ -99,6 +111,9 @@ class AttentionTrainer(Trainer):  # type: ignore[misc]
             self._sums = kept
         if found:
             self.log(found)
+        loss = metrics.get(f"{metric_key_prefix}_loss", 0.0)
+        if not math.isfinite(loss):
+            raise self._no_number(f"the loss on dev is {loss} after step {self.state.global_step}", [])
         return {**metrics, **found}
 
     def get_batch_samples(self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device) -> Any:
@@ -106,6 +121,7 @@ class AttentionTrainer(Trainer):  # type: ignore[misc]
         samples, items = super().get_batch_samples(epoch_iterator, num_batches, device)
         weights = sum((float(batch["pair_weights"].sum()) for batch in samples if "pair_weights" in batch), 0.0)
         total = torch.tensor(weights, device=device)
+        self._step_index = [batch["index"] for batch in samples if "index" in batch]
         self._pair_total = self.accelerator.gather(total).sum() if self.accelerator.num_processes > 1 else total
         return samples, items
 
@@ -158,6 +174,8 @@ class AttentionTrainer(Trainer):  # type: ignore[misc]
         """Add the task's loss by itself and what the attention loss did since the last line."""
         if "loss" in logs and self.supervision is not None:
             logs = {**logs, **self._told()}
+        if "train_loss" in logs:  # Trainer's is that of the steps since the last resume; in place, for it returns it
+            logs["train_loss"] = self._loss_sum() / max(self.state.global_step, 1)
         super().log(logs, *arguments, **settings)
         if self.watch is not None:
             self.watch({**logs, "step": self.state.global_step, "steps": self.state.max_steps})
@@ -231,15 +249,38 @@ class AttentionTrainer(Trainer):  # type: ignore[misc]
         return ScoreSums(sums=dict(zip(names, mine.tolist(), strict=True))).means()
 
     def _refuse_nan(self, loss: Tensor, index: Tensor | None) -> None:
-        if torch.isfinite(loss.detach()).all():
-            return
+        if not torch.isfinite(loss.detach()).all():
+            what = f"the loss is {float(loss.detach())} at step {self.state.global_step + 1}"
+            raise self._no_number(what, [] if index is None else [index])
+
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
+        """The step's norm; TrainingError where it is no number, before the optimizer has spoilt the weights by it.
+
+        In float16 an overflow is how the scaler finds its scale: it leaves the step out, and only many in a row stop.
+        """
+        norm = super()._get_grad_norm(model, grad_norm=grad_norm)
+        finite = math.isfinite(float(norm))
+        self._skipped = 0 if finite else self._skipped + 1
+        scaled = getattr(self.accelerator, "scaler", None) is not None
+        if self._skipped > (_SKIPPED_AT_MOST if scaled else 0):
+            what = f"the gradient's norm is {float(norm)} at step {self.state.global_step + 1}"
+            raise self._no_number(what, self._step_index)
+        return norm
+
+    def _no_number(self, what: str, index: list[Tensor]) -> TrainingError:
+        """The error of a run that cannot go on, with the examples by their records' ids and what is left."""
         last = latest_checkpoint(Path(self.args.output_dir))
-        examples = "unknown" if index is None else ", ".join(map(str, index.tolist()))
-        raise TrainingError(
-            f"the loss is {float(loss.detach())} at step {self.state.global_step + 1}, examples {examples}; "
-            f"the last good checkpoint is {last.name if last else 'none'}: lower training.learning_rate, or look at "
-            "these examples"
+        names = {one.index: one.id for one in getattr(self.train_dataset, "documents", ())}
+        places = [place for part in index for place in part.tolist()]
+        told = ", ".join(str(names.get(place, place)) for place in places)
+        examples, look = (f", examples {told}", ", or look at these examples") if told else ("", "")
+        return TrainingError(
+            f"{what}{examples}; the last good checkpoint is {last.name if last else 'none'}: lower "
+            f"training.learning_rate{look}"
         )
+
+    def _loss_sum(self) -> float:
+        return float(self.loss_before + self._total_loss_scalar + self._tr_loss.item())
 
     @contextmanager
     def tapped(self) -> Iterator[None]:
@@ -265,24 +306,47 @@ class AttentionTrainer(Trainer):  # type: ignore[misc]
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         """A checkpoint counts from when its mark is written, after all its files; older ones go only then."""
+        root = Path(self.args.output_dir)
+        folder = root / f"checkpoint-{self.state.global_step}"
         limit, self.args.save_total_limit = self.args.save_total_limit, None
-        try:
-            super()._save_checkpoint(model, trial)
-        finally:
-            self.args.save_total_limit = limit
-        if self.args.should_save:
-            root = Path(self.args.output_dir)
-            mark_complete(root / f"checkpoint-{self.state.global_step}", facts=self.facts)
-            keep_latest(root, limit=limit, best=self.state.best_model_checkpoint)
+        with disk_told(folder, then="mend that, then go on with --resume"):
+            try:
+                super()._save_checkpoint(model, trial)
+            finally:
+                self.args.save_total_limit = limit
+            if self.args.should_save:
+                mark_complete(folder, facts={**self.facts, "loss_sum": self._loss_sum()})
+                keep_latest(root, limit=limit, best=self.state.best_model_checkpoint)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         """Load adapter and head, whose hashes were checked when the checkpoint was chosen."""
         super()._load_from_checkpoint(resume_from_checkpoint, model)
         load_head(self.model, Path(resume_from_checkpoint))
 
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        with _unreadable(checkpoint, "optimizer.pt or scheduler.pt"):
+            super()._load_optimizer_and_scheduler(checkpoint)
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        with _unreadable(checkpoint, "the state of the random numbers"):
+            super()._load_rng_state(checkpoint)
+
     def _load_best_model(self) -> None:
         super()._load_best_model()
         load_head(self.model, Path(str(self.state.best_model_checkpoint)))
+
+
+@contextmanager
+def _unreadable(checkpoint: str | None, what: str) -> Iterator[None]:
+    """Whatever a file of tensors raises that holds none, or more than tensors, which is not run: TrainingError."""
+    try:
+        yield
+    except Exception as error:
+        reason = " ".join(str(error).split(". ")[0].split())[:200]
+        raise TrainingError(
+            f"{checkpoint}: {what} cannot be read ({type(error).__name__}: {reason}); remove this folder to go on from "
+            "the checkpoint before it"
+        ) from error
 
 
 @contextmanager

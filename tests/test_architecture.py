@@ -44,11 +44,11 @@ ORDER = (
 )
 # The same in finetune/.
 TEACHING_ORDER = (
-    *("errors", "yamlfiles", "losses", "pairs", "reach", "domains"),
+    *("errors", "yamlfiles", "writing", "losses", "pairs", "reach", "domains"),
     *("dataconfig", "corpusfiles", "reading", "records"),
     *("cutting", "frames", "chats", "encode", "batches"),
     *("supervise", "heads", "control", "tasks", "checkpoints", "adapters", "trainer"),
-    *("config", "learner", "tally", "prepare", "train"),
+    *("config", "begun", "learner", "tally", "prepare", "train"),
     *("words", "association", "neglect", "mine"),
     *("footprint", "inspection", "cautions", "preflight_lines", "preflight"),
     *("questions", "scoring", "runfolder", "material", "intervals", "edgemeasures", "evaluation", "evaluate", "merge"),
