@@ -35,6 +35,9 @@ def learner_for(task):
     no_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     model = kind(BertConfig(vocab_size=60, num_labels=3, **sizes, **no_dropout))
     model = with_lora(model, target_modules=["query", "key", "value"])
+    for name, weight in model.named_parameters():
+        if "lora_B" in name:  # rows are float32: an anchor that hardly drifts has a gradient of their rounding alone
+            torch.nn.init.normal_(weight, std=0.3)
     if task == "masked-lm":
         return model, batch
     batch["labels"] = torch.tensor([0, 1, 1, 0])
@@ -60,7 +63,7 @@ def test_every_loss_and_head_reduction_has_the_gradient_of_eager_maps(task):
         for one in steps_of(model, batch, cases, task=task)
     }
     assert len(gaps) == len(LOSSES) * len(REDUCTIONS)
-    assert max(gaps.values()) < 1e-6, gaps
+    assert {case: gap for case, gap in gaps.items() if not gap < 1e-6} == {}
 
 
 def test_on_the_real_e5_as_well(capsys):
