@@ -3,7 +3,8 @@
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,7 @@ HEAD = "reading_head.safetensors"
 
 def mark_complete(folder: Path, *, facts: Mapping[str, Any]) -> None:
     """Write the mark of a checkpoint: the hash of each file, and what the run said of itself."""
-    files = {
-        path.relative_to(folder).as_posix(): _hash(path)
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name != MARK
-    }
+    files = {name: _hash(folder / name) for name in _files_of(folder)}
     partial = folder / f"{MARK}.part"
     partial.write_text(json.dumps({"files": files, "facts": dict(facts)}, indent=1), encoding="utf-8")
     partial.replace(folder / MARK)  # a mark half written would be no mark
@@ -38,12 +35,15 @@ def check_whole(folder: Path) -> Mapping[str, Any]:
         files, facts = mark["files"], mark["facts"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise TrainingError(f"{folder}: no whole checkpoint ({MARK} is missing or damaged)") from error
+    otherwise = "remove this folder to go on from the checkpoint before it"
     for name, wanted in files.items():
         path = folder / name
         if not path.is_file() or _hash(path) != wanted:
-            raise TrainingError(
-                f"{folder}: {name} is {'changed' if path.is_file() else 'missing'}; take another checkpoint"
-            )
+            raise TrainingError(f"{folder}: {name} is {'changed' if path.is_file() else 'missing'}; {otherwise}")
+    # Trainer would take full weights, pickled ones too, in the adapter's place.
+    added = [name for name in _files_of(folder) if name not in files]
+    if added:
+        raise TrainingError(f"{folder}: {added[0]} is none of the checkpoint's files; {otherwise}")
     found: Mapping[str, Any] = facts
     return found
 
@@ -52,7 +52,7 @@ def remove_partial(root: Path) -> tuple[str, ...]:
     """Remove checkpoints that were cut short; gives their names."""
     cut_short = [path for path in _numbered(root) if not (path / MARK).is_file()]
     for path in cut_short:
-        shutil.rmtree(path)
+        _remove(path)
     return tuple(path.name for path in cut_short)
 
 
@@ -64,7 +64,7 @@ def keep_latest(root: Path, *, limit: int | None, best: str | None) -> None:
     spared = {whole[-1].name, Path(best).name if best else ""}
     for path in whole[: max(0, len(whole) - limit)]:
         if path.name not in spared:
-            shutil.rmtree(path)
+            _remove(path)
 
 
 def save_head(model: Any, folder: Path) -> None:
@@ -95,6 +95,34 @@ def _numbered(root: Path) -> list[Path]:
     return sorted(found, key=lambda path: int(path.name.removeprefix("checkpoint-")))
 
 
+def _files_of(folder: Path) -> list[str]:
+    paths = (path for path in sorted(folder.rglob("*")) if path.is_file() or path.is_symlink())
+    return [path.relative_to(folder).as_posix() for path in paths if path.name != MARK]
+
+
+def _remove(path: Path) -> None:
+    """Remove a checkpoint, its mark first, so that one removed in part is not whole; of a link, the link alone."""
+    if path.is_symlink():
+        path.unlink()
+        return
+    (path / MARK).unlink(missing_ok=True)
+    with suppress(FileNotFoundError):  # another process of the run was faster
+        shutil.rmtree(path)
+
+
 def _hash(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextmanager
+def told_unreadable(checkpoint: str | None, what: str) -> Iterator[None]:
+    """Whatever a file of tensors raises that holds none, or more than tensors, which is not run: TrainingError."""
+    try:
+        yield
+    except Exception as error:
+        reason = " ".join(str(error).split(". ")[0].split())[:200]
+        raise TrainingError(
+            f"{checkpoint}: {what} cannot be read ({type(error).__name__}: {reason}); remove this folder to go on from "
+            "the checkpoint before it"
+        ) from error

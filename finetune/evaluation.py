@@ -15,6 +15,7 @@ import pandas as pd
 from finetune.intervals import RESAMPLES
 from finetune.material import DataRead
 from finetune.runfolder import FinishedRun
+from finetune.writing import disk_told
 
 FOLDER, MANIFEST = "evaluation", "manifest.json"
 ARMS = ("base", "tuned", "difference")
@@ -50,6 +51,12 @@ def save_evaluation(found: Evaluation, run: FinishedRun) -> Path:
     The same run, data, seed and packages give the same bytes.
     """
     target = run.folder / FOLDER
+    with disk_told(target):
+        _save(found, run, target)
+    return target
+
+
+def _save(found: Evaluation, run: FinishedRun, target: Path) -> None:
     partial = Path(mkdtemp(prefix=f".{FOLDER}-", dir=run.folder))
     try:
         for name, table in {"results": found.results, **found.tables, "missing": _missing(found)}.items():
@@ -66,7 +73,6 @@ def save_evaluation(found: Evaluation, run: FinishedRun) -> Path:
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
-    return target
 
 
 def manifest_of(found: Evaluation, run: FinishedRun) -> dict[str, object]:

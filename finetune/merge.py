@@ -19,6 +19,7 @@ from finetune.checkpoints import HEAD, save_head
 from finetune.errors import TrainingError
 from finetune.runfolder import FinishedRun, open_run_folder
 from finetune.tasks import MODEL_CLASSES
+from finetune.writing import disk_told
 from probe import LoadedModel, load_model, tokenize
 
 MERGED = "merged.json"
@@ -49,7 +50,7 @@ def merge_run(path: str | Path, out: str | Path, *, device: str = "auto") -> Mer
     merged = copy.deepcopy(run.model).merge_and_unload().eval()
     check = compare_merged(run.model, merged, batches)
     refuse_unequal(check, f"{run.folder}: merged and unmerged model")
-    with _whole_or_nothing(target) as partial:
+    with disk_told(target), _whole_or_nothing(target) as partial:
         _write(run, merged, partial, check)
         written = compare_merged(run.model, _opened(partial, run), batches)
         refuse_unequal(written, f"{run.folder}: the folder as it opens and the unmerged model")
@@ -85,8 +86,6 @@ def _whole_or_nothing(target: Path) -> Iterator[Path]:
         partial.chmod(0o755)
         partial.replace(target)  # an empty folder of that name gives way
         partial = None
-    except OSError as error:
-        raise TrainingError(f"{target}: cannot be written ({error.strerror or error})") from error
     finally:
         if partial is not None:
             shutil.rmtree(partial, ignore_errors=True)

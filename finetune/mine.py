@@ -18,6 +18,7 @@ from finetune.errors import DataError
 from finetune.neglect import BaseMass, Pair, base_masses, measured_layers
 from finetune.pairs import Part
 from finetune.words import How, Segmenter, windows_of
+from finetune.writing import write_whole
 from probe import LoadedModel, load_cases, shipped_sets
 
 Progress = Callable[[str], None]
@@ -264,7 +265,7 @@ def write_pairs(mined: Mined, path: Path) -> None:
             f"no pair to propose: of {mined.tied} tied pairs in {mined.windows:,} windows the base model attends to "
             f"{len(mined.attended)} as expected or more, and {mined.unmeasured} stand nowhere that it can meet them"
         )
-    path.write_text(pairs_text(mined), encoding="utf-8")
+    write_whole(path, pairs_text(mined))
 
 
 def _head(mined: Mined) -> Iterator[str]:

@@ -188,6 +188,14 @@ def load_pairs(source: Path | Traversable) -> PairBook:
         raise PairError(f"{source}: " + "; ".join(problems)) from error
 
 
+def dictionaries_of(source: Path) -> tuple[str, ...]:
+    """The dictionaries that a pairs file names, as it names them: files beside it."""
+    given = read_mapping(source, name=str(source), wanted="`pairs:`", error=PairError)
+    terms = given.get("terms")
+    named = [given.get("words"), *(terms.values() if isinstance(terms, dict) else [terms])]
+    return tuple(dict.fromkeys(one for one in named if isinstance(one, str)))
+
+
 def _with_dictionaries(given: dict[str, Any], source: Path | Traversable) -> dict[str, Any]:
     """The mapping with the words of each file that it names, beside the pairs file, in the file's place.
 

@@ -11,7 +11,17 @@ import pandas as pd
 import yaml
 
 from finetune.adapters import CardFacts, licence_of, save_adapter
-from finetune.checkpoints import check_whole, latest_checkpoint, remove_partial
+from finetune.begun import (
+    Start,
+    heads_then,
+    input_hashes,
+    newest_start,
+    nothing_begun,
+    refuse_other_base,
+    refuse_other_inputs,
+    write_inputs,
+)
+from finetune.callbacks import Patience
 from finetune.choosing import evaluation_plan, steps_in_words, steps_told
 from finetune.config import RunConfig
 from finetune.control import control_facts
@@ -21,7 +31,8 @@ from finetune.prepare import Prepared, Progress, batches_with_pairs, prepare_run
 from finetune.streams import ExampleStream
 from finetune.tally import PairTally
 from finetune.tasks import TaskLoss
-from finetune.trainer import AttentionTrainer, Patience, WeightPlan
+from finetune.trainer import AttentionTrainer, WeightPlan
+from finetune.writing import disk_told, write_whole
 
 CONFIG, MANIFEST, CHECKPOINTS, TABLES = "config.yaml", "manifest.json", "checkpoints", "tables"
 _MEASURED = 4  # batches by which λ auto is set
@@ -50,41 +61,49 @@ def train(
     arguments_of(config, folder, has_dev=False)  # what is wrong there is told before anything is loaded
     prepared = prepare_run(config, device=device, progress=progress)
     arguments_of(config, folder, has_dev=prepared.dev is not None)  # or written
+    refuse_other_base(start, prepared.learner.loaded.fingerprint, config.model)
+    heads = heads_then(start)
+    if heads is not None and prepared.supervision is not None:
+        prepared = replace(prepared, supervision=replace(prepared.supervision, heads=heads))
     if not resume:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / CONFIG).write_text(_as_yaml(config), encoding="utf-8")
+        with disk_told(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        write_inputs(config, folder)
+        write_whole(folder / CONFIG, _as_yaml(config))  # last: with it the run has begun
     trainer, plan = make_trainer(config, prepared, folder=folder, start=start, progress=progress)
     if progress is not None:
         progress("training", 0, 1)
-    result = trainer.train(resume_from_checkpoint=str(start) if start is not None else None)
+    result = trainer.train(resume_from_checkpoint=str(start.folder) if start is not None else None)
     metrics = {name: float(value) for name, value in result.metrics.items() if isinstance(value, int | float)}
     if prepared.dev is not None:
         metrics |= {name: float(value) for name, value in trainer.evaluate().items() if isinstance(value, int | float)}
     if trainer.is_world_process_zero():
-        finish(config, prepared, trainer, folder=folder, metrics=metrics, plan=plan)
+        with disk_told(folder, then="mend that, then go on with --resume"):
+            finish(config, prepared, trainer, folder=folder, metrics=metrics, plan=plan)
     return Trained(folder=folder, metrics=metrics, steps=int(trainer.state.global_step), notes=prepared.notes)
 
 
-def check_folder(folder: Path, config: RunConfig, *, resume: bool) -> Path | None:
-    """Refuse a folder of another run, and find the checkpoint to go on from; None where the run starts at its start.
+def check_folder(folder: Path, config: RunConfig, *, resume: bool) -> Start | None:
+    """Refuse a folder of another run, or texts that changed; find the checkpoint to go on from, None for the start.
 
     Nothing is written: a run whose model or texts cannot be read leaves no folder.
     """
     written = folder / CONFIG
     if not resume:
-        if folder.is_dir() and any(folder.iterdir()):
+        if folder.is_dir() and not nothing_begun(folder):
             raise TrainingError(f"{folder} is not empty: give --resume to go on with that run, or another --out")
         if folder.exists() and not folder.is_dir():
             raise TrainingError(f"{folder} is a file: give another --out")
         return None
     if not written.is_file():
-        raise TrainingError(f"{folder}: no run to resume ({CONFIG} is missing)")
-    refuse_changes(yaml.safe_load(written.read_text(encoding="utf-8")), yaml.safe_load(_as_yaml(config)), folder)
-    remove_partial(folder / CHECKPOINTS)
-    latest = latest_checkpoint(folder / CHECKPOINTS)
-    if latest is not None:
-        check_whole(latest)
-    return latest
+        raise TrainingError(f"{folder}: no run to resume ({CONFIG} is missing); start it without --resume")
+    try:
+        before = yaml.safe_load(written.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise TrainingError(f"{written}: cannot be read ({' '.join(str(error).split())})") from error
+    refuse_changes(before, yaml.safe_load(_as_yaml(config)), folder)
+    refuse_other_inputs(config, folder)
+    return newest_start(folder / CHECKPOINTS)
 
 
 def refuse_changes(before: Any, now: Any, folder: Path) -> None:
@@ -100,7 +119,7 @@ def refuse_changes(before: Any, now: Any, folder: Path) -> None:
 
 
 def make_trainer(
-    config: RunConfig, prepared: Prepared, *, folder: Path, start: Path | None, progress: Progress | None
+    config: RunConfig, prepared: Prepared, *, folder: Path, start: Start | None, progress: Progress | None
 ) -> tuple[AttentionTrainer, WeightPlan | None]:
     """The trainer, λ set: as given, as measured, or as the checkpoint has it."""
     trainer = AttentionTrainer(
@@ -115,19 +134,23 @@ def make_trainer(
         trainer.add_callback(Patience(config.early_stopping.patience, config.early_stopping.threshold))
     plan = weight_plan(config, prepared, trainer, start=start)
     trainer.plan = plan
-    trainer.facts = {"weight": plan.weight if plan else None, "heads": _plain(prepared)}
+    trainer.facts = {
+        "weight": plan.weight if plan else None, "heads": _plain(prepared),
+        "fingerprint": prepared.learner.loaded.fingerprint,
+    }  # fmt: skip
+    trainer.loss_before = float(start.facts.get("loss_sum", 0.0)) if start is not None else 0.0
     return trainer, plan
 
 
 def weight_plan(
-    config: RunConfig, prepared: Prepared, trainer: AttentionTrainer, *, start: Path | None
+    config: RunConfig, prepared: Prepared, trainer: AttentionTrainer, *, start: Start | None
 ) -> WeightPlan | None:
     """λ over the run; `auto` makes the attention gradient a share of the task gradient on the first batches."""
     if prepared.supervision is None:
         return None
     asked = config.attention.weight
     if start is not None:
-        asked = float(check_whole(start)["weight"])
+        asked = float(start.facts["weight"])
     if asked == "auto":
         size = trainer.args.per_device_train_batch_size
         batches = list(
@@ -209,11 +232,9 @@ def finish(
         "records": {"train": trained_on(prepared), "dev": len(prepared.dev.documents) if prepared.dev else 0},
         "stream": stream_facts(prepared),
         "attention": None if plan is None else {"weight": plan.weight, "heads": _plain(prepared), "control": control},
-        "notes": list(prepared.notes), **steps,
+        "inputs": input_hashes(config), "notes": list(prepared.notes), **steps,
     }  # fmt: skip
-    partial = folder / f"{MANIFEST}.part"
-    partial.write_text(json.dumps(told, indent=1, ensure_ascii=False), encoding="utf-8")
-    partial.replace(folder / MANIFEST)
+    write_whole(folder / MANIFEST, json.dumps(told, indent=1, ensure_ascii=False))
 
 
 def trained_on(prepared: Prepared) -> int:

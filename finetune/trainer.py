@@ -13,9 +13,18 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import EarlyStoppingCallback, PrinterCallback, Trainer, TrainerCallback
+from transformers import PrinterCallback, Trainer
 
-from finetune.checkpoints import check_whole, keep_latest, latest_checkpoint, load_head, mark_complete, save_head
+from finetune.callbacks import EpochTold, Patience
+from finetune.checkpoints import (
+    check_whole,
+    keep_latest,
+    latest_checkpoint,
+    load_head,
+    mark_complete,
+    save_head,
+    told_unreadable,
+)
 from finetune.choosing import COMPARABLE, OF_PAIRS
 from finetune.errors import TrainingError
 from finetune.supervise import (
@@ -29,7 +38,10 @@ from finetune.supervise import (
     taken,
 )
 from finetune.tasks import TaskLoss
+from finetune.writing import disk_told
 from probe import attached
+
+_SKIPPED_AT_MOST = 20  # steps in a row that float16's scaler may leave out while it looks for its scale
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,20 +57,6 @@ class WeightPlan:
         rising = min(1.0, done / self.warmup) if self.warmup > 0 else 1.0
         falling = min(1.0, (1.0 - done) / self.decay) if self.decay > 0 else 1.0
         return self.weight * rising * falling
-
-
-class _EpochTold(TrainerCallback):  # type: ignore[misc]
-    """Tells the texts which epoch begins, for a masked language model's masks.
-
-    accelerate tells them too, but neither with several processes nor in an epoch that a resumed run goes on with.
-    """
-
-    def __init__(self, texts: Any) -> None:
-        self.texts = texts
-
-    def on_epoch_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if hasattr(self.texts, "set_epoch"):
-            self.texts.set_epoch(int((state.epoch or 0.0) + 1e-6))
 
 
 class AttentionTrainer(Trainer):  # type: ignore[misc]
@@ -78,7 +76,7 @@ class AttentionTrainer(Trainer):  # type: ignore[misc]
         **settings: Any,
     ) -> None:
         super().__init__(**settings)
-        self.add_callback(_EpochTold(self.train_dataset))
+        self.add_callback(EpochTold(self.train_dataset))
         self.remove_callback(PrinterCallback)  # it prints each line of the log as a dict; `watch` is told instead
         if self.args.n_gpu > 1:
             raise TrainingError(
@@ -96,6 +94,9 @@ class AttentionTrainer(Trainer):  # type: ignore[misc]
         self._norms: dict[str, list[Tensor]] = {}
         self.facts: Mapping[str, Any] = {}  # what a checkpoint must say of the run, to refuse another's
         self._checked = False
+        self.loss_before = 0.0  # the sum over the steps before the checkpoint that is gone on from
+        self._step_index: list[Tensor] = []  # places of the examples of the step being taken
+        self._skipped = 0
 
     def train(self, *arguments: Any, **settings: Any) -> Any:
         """Train with the model's attention going through the tap."""
@@ -106,6 +107,9 @@ class AttentionTrainer(Trainer):  # type: ignore[misc]
         """Evaluate with the model's attention going through the tap."""
         with self.tapped():
             metrics: dict[str, float] = super().evaluate(*arguments, metric_key_prefix=metric_key_prefix, **settings)
+        loss = metrics.get(f"{metric_key_prefix}_loss", 0.0)
+        if not math.isfinite(loss):
+            raise self._no_number(f"the loss on dev is {loss} after step {self.state.global_step}", [])
         return metrics
 
     def evaluation_loop(self, *arguments: Any, metric_key_prefix: str = "eval", **settings: Any) -> Any:
@@ -124,6 +128,7 @@ class AttentionTrainer(Trainer):  # type: ignore[misc]
         samples, items = super().get_batch_samples(epoch_iterator, num_batches, device)
         weights = sum((float(batch["pair_weights"].sum()) for batch in samples if "pair_weights" in batch), 0.0)
         total = torch.tensor(weights, device=device)
+        self._step_index = [batch["index"] for batch in samples if "index" in batch]
         self._pair_total = self.accelerator.gather(total).sum() if self.accelerator.num_processes > 1 else total
         return samples, items
 
@@ -176,6 +181,8 @@ class AttentionTrainer(Trainer):  # type: ignore[misc]
         """Add the task's loss by itself and what the attention loss did since the last line."""
         if "loss" in logs and self.supervision is not None:
             logs = {**logs, **self._told()}
+        if "train_loss" in logs:  # Trainer's is that of the steps since the last resume; in place, for it returns it
+            logs["train_loss"] = self._loss_sum() / max(self.state.global_step, 1)
         super().log(logs, *arguments, **settings)
         if self.watch is not None:
             self.watch({**logs, "step": self.state.global_step, "steps": self.state.max_steps})
@@ -249,15 +256,38 @@ class AttentionTrainer(Trainer):  # type: ignore[misc]
         return ScoreSums(sums=dict(zip(names, mine.tolist(), strict=True))).means()
 
     def _refuse_nan(self, loss: Tensor, index: Tensor | None) -> None:
-        if torch.isfinite(loss.detach()).all():
-            return
+        if not torch.isfinite(loss.detach()).all():
+            what = f"the loss is {float(loss.detach())} at step {self.state.global_step + 1}"
+            raise self._no_number(what, [] if index is None else [index])
+
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
+        """The step's norm; TrainingError where it is no number, before the optimizer has spoilt the weights by it.
+
+        In float16 an overflow is how the scaler finds its scale: it leaves the step out, and only many in a row stop.
+        """
+        norm = super()._get_grad_norm(model, grad_norm=grad_norm)
+        finite = math.isfinite(float(norm))
+        self._skipped = 0 if finite else self._skipped + 1
+        scaled = getattr(self.accelerator, "scaler", None) is not None
+        if self._skipped > (_SKIPPED_AT_MOST if scaled else 0):
+            what = f"the gradient's norm is {float(norm)} at step {self.state.global_step + 1}"
+            raise self._no_number(what, self._step_index)
+        return norm
+
+    def _no_number(self, what: str, index: list[Tensor]) -> TrainingError:
+        """The error of a run that cannot go on, with the examples by their records' ids and what is left."""
         last = latest_checkpoint(Path(self.args.output_dir))
-        examples = "unknown" if index is None else ", ".join(map(str, index.tolist()))
-        raise TrainingError(
-            f"the loss is {float(loss.detach())} at step {self.state.global_step + 1}, examples {examples}; "
-            f"the last good checkpoint is {last.name if last else 'none'}: lower training.learning_rate, or look at "
-            "these examples"
+        names = {one.index: one.id for one in getattr(self.train_dataset, "documents", ())}
+        places = [place for part in index for place in part.tolist()]
+        told = ", ".join(str(names.get(place, place)) for place in places)
+        examples, look = (f", examples {told}", ", or look at these examples") if told else ("", "")
+        return TrainingError(
+            f"{what}{examples}; the last good checkpoint is {last.name if last else 'none'}: lower "
+            f"training.learning_rate{look}"
         )
+
+    def _loss_sum(self) -> float:
+        return float(self.loss_before + self._total_loss_scalar + self._tr_loss.item())
 
     @contextmanager
     def tapped(self) -> Iterator[None]:
@@ -283,15 +313,17 @@ class AttentionTrainer(Trainer):  # type: ignore[misc]
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         """A checkpoint counts from when its mark is written, after all its files; older ones go only then."""
+        root = Path(self.args.output_dir)
+        folder = root / f"checkpoint-{self.state.global_step}"
         limit, self.args.save_total_limit = self.args.save_total_limit, None
-        try:
-            super()._save_checkpoint(model, trial)
-        finally:
-            self.args.save_total_limit = limit
-        if self.args.should_save:
-            root = Path(self.args.output_dir)
-            mark_complete(root / f"checkpoint-{self.state.global_step}", facts=self.facts)
-            keep_latest(root, limit=limit, best=self.state.best_model_checkpoint)
+        with disk_told(folder, then="mend that, then go on with --resume"):
+            try:
+                super()._save_checkpoint(model, trial)
+            finally:
+                self.args.save_total_limit = limit
+            if self.args.should_save:
+                mark_complete(folder, facts={**self.facts, "loss_sum": self._loss_sum()})
+                keep_latest(root, limit=limit, best=self.state.best_model_checkpoint)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         """Load adapter and head, whose hashes were checked when the checkpoint was chosen."""
@@ -301,13 +333,17 @@ class AttentionTrainer(Trainer):  # type: ignore[misc]
     # ---- the best step on dev ----------------------------------------------------------------------------------
 
     @property
-    def patience(self) -> "Patience | None":
+    def patience(self) -> Patience | None:
         """What stops the run early, where it may."""
         return next((one for one in self.callback_handler.callbacks if isinstance(one, Patience)), None)
 
     def _init_training_state(self, *arguments: Any, **settings: Any) -> Any:
-        """The best checkpoint of a resumed run is the one in this run's folder, wherever that lay before."""
+        """Trainer's counters, and from which step on the means of the log are taken.
+
+        The best checkpoint of a resumed run is the one in this run's folder, wherever that lay before.
+        """
         found = super()._init_training_state(*arguments, **settings)
+        self._told_at = self.state.global_step
         best = self.state.best_global_step
         if best and self.args.load_best_model_at_end:
             folder = Path(self.args.output_dir) / f"checkpoint-{best}"
@@ -334,45 +370,17 @@ class AttentionTrainer(Trainer):  # type: ignore[misc]
             ) from error
         return better
 
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        with told_unreadable(checkpoint, "optimizer.pt or scheduler.pt"):
+            super()._load_optimizer_and_scheduler(checkpoint)
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        with told_unreadable(checkpoint, "the state of the random numbers"):
+            super()._load_rng_state(checkpoint)
+
     def _load_best_model(self) -> None:
         super()._load_best_model()
         load_head(self.model, Path(str(self.state.best_model_checkpoint)))
-
-
-class Patience(EarlyStoppingCallback):  # type: ignore[misc]
-    """Stops a run after so many evaluations in a row without a gain; a resumed run goes on counting where it was.
-
-    Trainer takes the count up again only where `restore_callback_states_from_checkpoint` is set, and counts an
-    evaluation of the same step twice (`eval_on_start`).
-    """
-
-    def __init__(self, early_stopping_patience: int = 1, early_stopping_threshold: float | None = 0.0) -> None:
-        super().__init__(early_stopping_patience, early_stopping_threshold)
-        self.counted_at = -1  # the step of the last evaluation that was counted
-
-    @property
-    def exhausted(self) -> bool:
-        """Whether the run is to stop."""
-        return bool(self.early_stopping_patience_counter >= self.early_stopping_patience)
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **settings: Any) -> None:
-        """Take the count from the checkpoint's state, where there is one."""
-        super().on_train_begin(args, state, control, **settings)
-        told = state.stateful_callbacks.get(type(self).__name__) or {}
-        for name, value in told.get("attributes", {}).items():
-            setattr(self, name, value)
-
-    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: dict[str, float], **settings: Any) -> None:
-        """Count each step once."""
-        if state.global_step != self.counted_at:
-            self.counted_at = state.global_step
-            super().on_evaluate(args, state, control, metrics, **settings)
-
-    def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
-        told: dict[str, Any] = super().state()
-        told["attributes"]["counted_at"] = self.counted_at
-        return told
 
 
 @contextmanager

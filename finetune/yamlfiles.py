@@ -8,13 +8,19 @@ import yaml
 
 from probe import CijingError
 
+_MOST_NODES = 1_000_000
+
 
 def read_mapping(source: Path | Traversable, *, name: str, wanted: str, error: type[CijingError]) -> dict[str, Any]:
     """The mapping that a YAML file holds; `error`, one line with the file's name, for anything else."""
     try:
-        given = yaml.safe_load(source.read_text(encoding="utf-8"))
+        text = source.read_text(encoding="utf-8")
+        _refuse_bomb(yaml.compose(text, Loader=yaml.SafeLoader))
+        given = yaml.safe_load(text)
     except (OSError, UnicodeDecodeError) as caught:
         raise error(f"{name}: cannot be read ({caught})") from caught
+    except RecursionError as caught:
+        raise error(f"{name}: no valid YAML (nested too deeply, or holding itself)") from caught
     except yaml.YAMLError as caught:
         mark = getattr(caught, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""
@@ -22,3 +28,20 @@ def read_mapping(source: Path | Traversable, *, name: str, wanted: str, error: t
     if not isinstance(given, dict):
         raise error(f"{name}: allowed is a mapping with {wanted}")
     return given
+
+
+def _refuse_bomb(root: Any) -> None:
+    """YAMLError for aliases of aliases that would unfold to more than any file of ours holds."""
+    sizes: dict[int, int] = {}
+
+    def size(node: Any) -> int:
+        if id(node) not in sizes:
+            parts = node.value if isinstance(node, yaml.CollectionNode) else ()
+            flat = [one for part in parts for one in (part if isinstance(part, tuple) else (part,))]
+            sizes[id(node)] = 1 + sum(map(size, flat))
+        if sizes[id(node)] > _MOST_NODES:
+            raise yaml.YAMLError(f"its aliases unfold to more than {_MOST_NODES:,} values")
+        return sizes[id(node)]
+
+    if root is not None:
+        size(root)

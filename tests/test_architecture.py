@@ -44,11 +44,11 @@ ORDER = (
 )
 # The same in finetune/.
 TEACHING_ORDER = (
-    *("errors", "yamlfiles", "losses", "dictionary", "pairs", "reach", "domains"),
+    *("errors", "yamlfiles", "writing", "losses", "dictionary", "pairs", "reach", "domains"),
     *("dataconfig", "choosing", "corpusfiles", "reading", "records"),
     *("cutting", "frames", "chats", "encode", "batches", "streams"),
-    *("supervise", "heads", "control", "tasks", "checkpoints", "adapters", "trainer"),
-    *("config", "learner", "tally", "prepare", "train"),
+    *("supervise", "heads", "control", "tasks", "checkpoints", "adapters", "callbacks", "trainer"),
+    *("config", "begun", "learner", "tally", "prepare", "train"),
     *("words", "association", "neglect", "mine"),
     *("footprint", "inspection", "cautions", "preflight_lines", "preflight"),
     *("grid", "trials", "sweep"),

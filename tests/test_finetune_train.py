@@ -25,10 +25,8 @@ ROOT = Path(__file__).resolve().parents[1]
 WORDS = ["苹果", "芯片", "晶圆", "良率", "光刻", "功耗", "缓存", "封装"]
 
 
-@pytest.fixture(scope="module")
-def base(tmp_path_factory):
+def write_base(folder):
     """A folder with a tiny causal model and a tokenizer."""
-    folder = tmp_path_factory.mktemp("base")
     tokenizer = tokenizer_of()
     torch.manual_seed(0)
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -40,12 +38,10 @@ def base(tmp_path_factory):
     )  # fmt: skip
     LlamaForCausalLM(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    return folder
 
 
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("corpus")
+def write_corpus(folder):
+    """48 texts of pairs of words, and the pairs."""
     draw = random.Random(0)
     lines = []
     for number in range(48):
@@ -55,6 +51,19 @@ def corpus(tmp_path_factory):
     (folder / "train.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     pairs = {"pairs": [{"query": one, "key": other, "direction": "either"} for one in WORDS[:4] for other in WORDS[4:]]}
     (folder / "pairs.yaml").write_text(yaml.safe_dump(pairs, allow_unicode=True), encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("base")
+    write_base(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("corpus")
+    write_corpus(folder)
     return folder
 
 

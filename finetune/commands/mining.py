@@ -1,5 +1,6 @@
 """Proposing pairs: mine."""
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,6 +33,8 @@ def mine(
     """Propose pairs: words tied in a domain that the base model hardly attends to. Writes a file to edit by hand."""
     if out.exists() and not force:
         raise DataError(f"{out} exists: give --force to replace it, or another --out")
+    if not os.access(out.parent, os.W_OK):  # said before the minutes that it takes, not after
+        raise DataError(f"{out}: cannot be written; allowed is a file in a folder that is there and can be written to")
     from finetune.dictionary import read_dictionary
     from finetune.mine import MineSettings, write_pairs
     from finetune.mine import mine as propose

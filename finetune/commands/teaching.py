@@ -27,8 +27,13 @@ def train(
     from finetune.train import train as teach
     from probe import open_console, show_progress, text_table
 
-    with show_progress() as progress:
-        done = teach(run, resume=resume, device=device, progress=progress)
+    try:
+        with show_progress() as progress:
+            done = teach(run, resume=resume, device=device, progress=progress)
+    except (KeyboardInterrupt, SystemExit):
+        if (run.folder / "config.yaml").is_file():
+            say(f"{run.folder}: stopped; the same command with --resume goes on from the last checkpoint")
+        raise
     for note in done.notes:
         say(f"note: {note}")
     rows = [[name, f"{value:.6g}"] for name, value in sorted(done.metrics.items())]
