@@ -9,12 +9,12 @@ from typing import Any
 
 import yaml
 
-from finetune.adapters import WEIGHTS, check_adapter
+from finetune.adapters import MANIFEST, WEIGHTS, check_adapter
 from finetune.config import RunConfig, config_of
 from finetune.errors import TrainingError
 from finetune.heads import Heads
 from finetune.learner import Learner, reopened_learner
-from finetune.train import CONFIG, MANIFEST, refuse_changes
+from finetune.train import CONFIG, refuse_changes
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

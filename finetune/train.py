@@ -10,18 +10,21 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from finetune.adapters import CardFacts, licence_of, save_adapter
+from finetune.adapters import MANIFEST, CardFacts, licence_of, save_adapter
 from finetune.checkpoints import check_whole, latest_checkpoint, remove_partial
 from finetune.config import RunConfig
 from finetune.control import control_facts
 from finetune.errors import ConfigError, TrainingError
 from finetune.heads import Heads
+from finetune.parcel import refuse_local_base
 from finetune.prepare import Prepared, Progress, batches_with_pairs, prepare_run
+from finetune.push import HUB_FIELDS, check_settings, hub_settings, lines_of, push_finished
 from finetune.tally import PairTally
 from finetune.tasks import TaskLoss
+from finetune.trackers import ConfigurationTold, logs_in, trackers_of
 from finetune.trainer import AttentionTrainer, WeightPlan
 
-CONFIG, MANIFEST, CHECKPOINTS, TABLES = "config.yaml", "manifest.json", "checkpoints", "tables"
+CONFIG, CHECKPOINTS, TABLES = "config.yaml", "checkpoints", "tables"
 _MEASURED = 4  # batches by which λ auto is set
 
 
@@ -44,21 +47,36 @@ def train(
     ConfigError where the configuration changed since, both naming what differs.
     """
     folder = config.folder
+    hub = hub_settings(config.training)
+    if hub is not None:
+        check_settings(hub)
+        refuse_local_base(config.model, source="folder" if Path(config.model).exists() else "hub", where="push_to_hub")
+    trackers_of(config.training)
     start = check_folder(folder, config, resume=resume)
     prepared = prepare_run(config, device=device, progress=progress)
     if not resume:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / CONFIG).write_text(_as_yaml(config), encoding="utf-8")
-    trainer, plan = make_trainer(config, prepared, folder=folder, start=start, progress=progress)
+    with logs_in(folder, trackers_of(config.training)):  # their callbacks read the environment when they are made
+        trainer, plan = make_trainer(config, prepared, folder=folder, start=start, progress=progress)
     if progress is not None:
         progress("training", 0, 1)
-    result = trainer.train(resume_from_checkpoint=str(start) if start is not None else None)
-    metrics = {name: float(value) for name, value in result.metrics.items() if isinstance(value, int | float)}
-    if prepared.dev is not None:
-        metrics |= {name: float(value) for name, value in trainer.evaluate().items() if isinstance(value, int | float)}
+    with logs_in(folder, trackers_of(config.training)):
+        result = trainer.train(resume_from_checkpoint=str(start) if start is not None else None)
+        metrics = numbers_in(result.metrics)
+        if prepared.dev is not None:
+            metrics |= numbers_in(trainer.evaluate())
+    pushed = None
     if trainer.is_world_process_zero():
         finish(config, prepared, trainer, folder=folder, metrics=metrics, plan=plan)
-    return Trained(folder=folder, metrics=metrics, steps=int(trainer.state.global_step), notes=prepared.learner.notes)
+        pushed = None if hub is None else push_finished(folder, hub, progress=progress)
+    notes = (*prepared.learner.notes, *lines_of(pushed)) if pushed is not None else prepared.learner.notes
+    return Trained(folder=folder, metrics=metrics, steps=int(trainer.state.global_step), notes=notes)
+
+
+def numbers_in(given: Mapping[str, Any]) -> dict[str, float]:
+    """Those of Trainer's metrics that are numbers."""
+    return {name: float(value) for name, value in given.items() if isinstance(value, int | float)}
 
 
 def check_folder(folder: Path, config: RunConfig, *, resume: bool) -> Path | None:
@@ -109,6 +127,9 @@ def make_trainer(
     )  # fmt: skip
     plan = weight_plan(config, prepared, trainer, start=start)
     trainer.plan = plan
+    if trackers_of(config.training):
+        told = ConfigurationTold(_flat(yaml.safe_load(_as_yaml(config))), trainer.callback_handler.callbacks)
+        trainer.add_callback(told)
     trainer.facts = {"weight": plan.weight if plan else None, "heads": _plain(prepared)}
     return trainer, plan
 
@@ -144,13 +165,14 @@ def arguments_of(config: RunConfig, folder: Path, *, has_dev: bool) -> Any:
     from transformers import TrainingArguments
 
     every = "epoch" if has_dev else "no"
+    best = has_dev and "no" not in (config.training.get("eval_strategy"), config.training.get("save_strategy"))
     given = {
         "per_device_train_batch_size": 8, "per_device_eval_batch_size": 8, "learning_rate": 2e-4,
         "num_train_epochs": 3, "lr_scheduler_type": "linear", "warmup_steps": 0.1, "logging_steps": 10,
-        "save_strategy": "epoch", "save_total_limit": 2, "eval_strategy": every, "load_best_model_at_end": has_dev,
-        "report_to": "none", "disable_tqdm": True, "remove_unused_columns": False, "label_names": ["labels"],
+        "save_strategy": "epoch", "save_total_limit": 2, "eval_strategy": every, "load_best_model_at_end": best,
+        "report_to": "none", "run_name": folder.name, "disable_tqdm": True, "remove_unused_columns": False, "label_names": ["labels"],
         "logging_nan_inf_filter": False, "dataloader_pin_memory": False,
-        **config.training,
+        **{name: value for name, value in config.training.items() if name not in HUB_FIELDS},
         "output_dir": str(folder / CHECKPOINTS), "seed": config.seed, "data_seed": config.seed,
         "prediction_loss_only": config.task in ("causal-lm", "masked-lm"),
     }  # fmt: skip
@@ -241,7 +263,9 @@ def _plain(prepared: Prepared) -> dict[str, list[int]]:
 def _as_yaml(config: RunConfig) -> str:
     """The whole configuration; without pairs no word of attention, or it could not be read again."""
     left_out = {"out"} if config.pairs is not None else {"out", "attention"}
-    return yaml.safe_dump(config.model_dump(mode="json", exclude=left_out), allow_unicode=True, sort_keys=False)
+    told = config.model_dump(mode="json", exclude=left_out)
+    told["training"].pop("hub_token", None)
+    return yaml.safe_dump(told, allow_unicode=True, sort_keys=False)
 
 
 def _flat(given: Any, path: str = "") -> dict[str, Any]:
