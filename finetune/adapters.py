@@ -45,6 +45,7 @@ class MergeCheck:
     largest: float  # difference
     scale: float  # largest logit
     texts: int
+    quantised: float | None = None  # largest difference from the model in 4 bit, where it was trained so
 
     @property
     def equal(self) -> bool:

@@ -1,5 +1,6 @@
 """A model that can be taught: loaded for its task, with LoRA at its queries and keys and, where needed, a head."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from finetune.checkpoints import load_head
 from finetune.config import LoraConfig, RunConfig
 from finetune.dataconfig import Task
 from finetune.errors import ConfigError
+from finetune.quantize import NOTE, quantised, refuse_without
 from finetune.tasks import MODEL_CLASSES, PEFT_TASKS, READING, head_for
 from probe import LoadedModel, load_model
 
@@ -66,7 +68,27 @@ def _base_for(config: RunConfig, *, labels: Sequence[str], device: str) -> tuple
     refuse_unfit(config, kind=loaded.kind)
     torch.manual_seed(config.seed)
     base, notes = _with_task_head(config, loaded, labels)
+    if config.lora.quantize == "4bit":
+        base, notes = quantised(base, config, spared=output_names(base)), (*notes, NOTE)
+    align_tokens(base, loaded.tokenizer)
     return loaded, base, notes
+
+
+def align_tokens(model: Any, tokenizer: Any) -> None:
+    """Give the configuration the tokenizer's special ids, as Trainer would, and without its warning.
+
+    Most checkpoints leave one out, or a generation configuration that ends at more tokens than the tokenizer's one: no
+    news. Padding is told by place here, and no id takes part in the loss.
+    """
+    from transformers.trainer_utils import align_special_tokens
+
+    speaker = logging.getLogger("transformers.trainer_utils")
+    level = speaker.level
+    speaker.setLevel(logging.ERROR)
+    try:
+        align_special_tokens(model, tokenizer)
+    finally:
+        speaker.setLevel(level)
 
 
 def _put_head(model: Any, base: Any, config: RunConfig, *, labels: Sequence[str]) -> None:
@@ -79,10 +101,7 @@ def refuse_unfit(config: RunConfig, *, kind: str) -> None:
     """ConfigError for a task that this kind of model has not, and for weights that cannot be quantised here."""
     if kind != "decoder" and config.task == "causal-lm":
         raise ConfigError(f"task causal-lm: {config.model} does not read from left to right; allowed is a causal model")
-    if config.lora.quantize == "4bit":
-        raise ConfigError(
-            "lora.quantize 4bit needs bitsandbytes and a CUDA device; allowed here is none: LoRA on float32 weights"
-        )
+    refuse_without(config)
 
 
 def lora_targets(model: nn.Module, settings: LoraConfig) -> tuple[str, ...]:
@@ -101,7 +120,7 @@ def lora_targets(model: nn.Module, settings: LoraConfig) -> tuple[str, ...]:
     if both is None:
         raise ConfigError(f"no query and key map was found among {', '.join(sorted(last))}; name them in lora.targets")
     if settings.targets == "all-linear":
-        left_out = _output_names(model)
+        left_out = output_names(model)
         chosen = [name for name in maps if not left_out & set(name.split("."))]
     else:
         beside = _beside(model, both)
@@ -143,7 +162,8 @@ def _beside(model: nn.Module, both: Sequence[str]) -> set[str]:
     return found
 
 
-def _output_names(model: nn.Module) -> set[str]:
+def output_names(model: nn.Module) -> set[str]:
+    """The last parts of the names of output embeddings and task heads."""
     found: Any = getattr(model, "get_output_embeddings", lambda: None)()
     return {name.rsplit(".", 1)[-1] for name, module in model.named_modules() if module is found} | {
         "score", "classifier", "pre_classifier", "pooler",

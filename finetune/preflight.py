@@ -13,7 +13,7 @@ from finetune.encode import IGNORED, Encoded, Encoding, encode_row
 from finetune.errors import DataError
 from finetune.footprint import Memory, Work, memory_of, shape_of, tokens_in, trained_numbers, work_of
 from finetune.inspection import Inspection, ShownExample, ShownPair
-from finetune.learner import headed_model, lora_targets, refuse_unfit
+from finetune.learner import headed_model, lora_targets, output_names, refuse_unfit
 from finetune.pairs import TokenPair, Unmet, why_unmet
 from finetune.preflight_lines import lines_of
 from finetune.prepare import (
@@ -24,6 +24,7 @@ from finetune.prepare import (
     told,
     with_shipped,
 )
+from finetune.quantize import quantised_weights
 from finetune.reach import Depths, depths_of
 from finetune.records import Corpus, load_records
 from finetune.tally import PairTally, refuse_too_few, rule_name, tally
@@ -134,7 +135,7 @@ def _refusal(config: RunConfig, found: PairTally, documents: Sequence[Encoded]) 
 
 def _memory(ready: _Ready, work: Work, arguments: Any) -> tuple[Memory, int]:
     """The estimate, and how many weights are trained."""
-    config, text = ready.config, ready.outline.config.get_text_config()
+    config, shell, text = ready.config, ready.shell, ready.outline.config.get_text_config()
     trained = trained_numbers(ready.shell, ready.targets, config.lora)
     head = head_for(config.task, width=int(text.hidden_size), classes=len(ready.corpus.labels))
     trained += 0 if head is None else sum(weight.numel() for weight in head.parameters())
@@ -145,6 +146,7 @@ def _memory(ready: _Ready, work: Work, arguments: Any) -> tuple[Memory, int]:
         shape, parameters=sum(weight.numel() for weight in ready.shell.parameters()), trained=trained,
         tokens=width * work.longest, length=work.longest, half=bool(arguments.bf16 or arguments.fp16),
         checkpointing=bool(arguments.gradient_checkpointing),
+        quantised=quantised_weights(shell, spared=output_names(shell)) if config.lora.quantize == "4bit" else 0,
     )  # fmt: skip
     return found, trained
 

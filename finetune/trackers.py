@@ -1,4 +1,4 @@
-"""TensorBoard, trackio, MLflow: there before a model is loaded, told the whole configuration, kept in the run folder."""
+"""TensorBoard, trackio, MLflow: looked for before a model is loaded, told all of a run, kept in its folder."""
 
 import importlib.util
 import json
@@ -18,7 +18,7 @@ FOLDER = "tracking"
 TRACKERS: Mapping[str, tuple[tuple[str, ...], str, str]] = {
     "tensorboard": (("tensorboard", "tensorboardX"), "tensorboard", "TENSORBOARD_LOGGING_DIR"),
     "trackio": (("trackio",), "trackio", "TRACKIO_DIR"),
-    "mlflow": (("mlflow",), "mlflow-skinny sqlalchemy alembic", "MLFLOW_TRACKING_URI"),
+    "mlflow": (("mlflow",), "mlflow-skinny sqlalchemy alembic cryptography", "MLFLOW_TRACKING_URI"),
 }
 
 
@@ -38,9 +38,7 @@ def _check(name: Any) -> None:
     if name in TRACKERS:
         modules, packages, _ = TRACKERS[name]
         if not any(importlib.util.find_spec(module) for module in modules):
-            raise ConfigError(
-                f"training.report_to {name}: not installed; pip install {packages}, or 'cijing[trackers]'"
-            )
+            raise ConfigError(f"training.report_to {name}: not installed; pip install {packages}")
     elif name not in INTEGRATION_TO_CALLBACK and name != "all":
         known = ", ".join((*TRACKERS, *sorted(set(INTEGRATION_TO_CALLBACK) - set(TRACKERS))))
         raise ConfigError(f"training.report_to {name!r}: allowed is none, all, {known}")
@@ -90,10 +88,17 @@ class ConfigurationTold(TrainerCallback):  # type: ignore[misc]
                 tell(tracker, self.told)
 
 
+def let_go(trainer: Any) -> None:
+    """Take the trackers away: what is evaluated after training would begin a run of its own there."""
+    for callback in list(trainer.callback_handler.callbacks):
+        if type(callback).__name__ in _TELL:
+            trainer.remove_callback(callback)
+
+
 def _tensorboard(tracker: Any, told: Mapping[str, Any]) -> None:
     from torch.utils.tensorboard.summary import hparams
 
-    for summary in hparams(dict(told), {"train/loss": 0.0, "eval/loss": 0.0}):
+    for summary in hparams(dict(told), {"train/loss": 0.0, "eval/loss": 0.0}):  # type: ignore[no-untyped-call]
         tracker.tb_writer.file_writer.add_summary(summary)
     rows = "\n".join(f"| {name} | {value} |" for name, value in told.items())
     tracker.tb_writer.add_text("run", f"| key | value |\n|---|---|\n{rows}")

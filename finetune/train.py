@@ -18,10 +18,11 @@ from finetune.errors import ConfigError, TrainingError
 from finetune.heads import Heads
 from finetune.parcel import refuse_local_base
 from finetune.prepare import Prepared, Progress, batches_with_pairs, prepare_run
+from finetune.processes import in_turn, speaks
 from finetune.push import HUB_FIELDS, check_settings, hub_settings, lines_of, push_finished
 from finetune.tally import PairTally
 from finetune.tasks import TaskLoss
-from finetune.trackers import ConfigurationTold, logs_in, trackers_of
+from finetune.trackers import ConfigurationTold, let_go, logs_in, trackers_of
 from finetune.trainer import AttentionTrainer, WeightPlan
 
 CONFIG, CHECKPOINTS, TABLES = "config.yaml", "checkpoints", "tables"
@@ -52,9 +53,10 @@ def train(
         check_settings(hub)
         refuse_local_base(config.model, source="folder" if Path(config.model).exists() else "hub", where="push_to_hub")
     trackers_of(config.training)
-    start = check_folder(folder, config, resume=resume)
+    with in_turn(lambda: arguments_of(config, folder, has_dev=False)):
+        start = check_folder(folder, config, resume=resume)
     prepared = prepare_run(config, device=device, progress=progress)
-    if not resume:
+    if not resume and speaks():
         folder.mkdir(parents=True, exist_ok=True)
         (folder / CONFIG).write_text(_as_yaml(config), encoding="utf-8")
     with logs_in(folder, trackers_of(config.training)):  # their callbacks read the environment when they are made
@@ -63,6 +65,7 @@ def train(
         progress("training", 0, 1)
     with logs_in(folder, trackers_of(config.training)):
         result = trainer.train(resume_from_checkpoint=str(start) if start is not None else None)
+        let_go(trainer)
         metrics = numbers_in(result.metrics)
         if prepared.dev is not None:
             metrics |= numbers_in(trainer.evaluate())
@@ -130,7 +133,11 @@ def make_trainer(
     if trackers_of(config.training):
         told = ConfigurationTold(_flat(yaml.safe_load(_as_yaml(config))), trainer.callback_handler.callbacks)
         trainer.add_callback(told)
-    trainer.facts = {"weight": plan.weight if plan else None, "heads": _plain(prepared)}
+    trainer.facts = {
+        "quantize": config.lora.quantize,
+        "weight": plan.weight if plan else None,
+        "heads": _plain(prepared),
+    }
     return trainer, plan
 
 
@@ -170,7 +177,8 @@ def arguments_of(config: RunConfig, folder: Path, *, has_dev: bool) -> Any:
         "per_device_train_batch_size": 8, "per_device_eval_batch_size": 8, "learning_rate": 2e-4,
         "num_train_epochs": 3, "lr_scheduler_type": "linear", "warmup_steps": 0.1, "logging_steps": 10,
         "save_strategy": "epoch", "save_total_limit": 2, "eval_strategy": every, "load_best_model_at_end": best,
-        "report_to": "none", "run_name": folder.name, "disable_tqdm": True, "remove_unused_columns": False, "label_names": ["labels"],
+        "report_to": "none", "run_name": folder.name, "disable_tqdm": True, "remove_unused_columns": False,
+        "label_names": ["labels"],
         "logging_nan_inf_filter": False, "dataloader_pin_memory": False,
         **{name: value for name, value in config.training.items() if name not in HUB_FIELDS},
         "output_dir": str(folder / CHECKPOINTS), "seed": config.seed, "data_seed": config.seed,

@@ -48,7 +48,7 @@ TEACHING_ORDER = (
     *("dataconfig", "corpusfiles", "reading", "records"),
     *("cutting", "frames", "chats", "encode", "batches"),
     *("supervise", "heads", "control", "tasks", "checkpoints", "adapters", "trainer"),
-    *("config", "learner", "tally", "prepare", "parcel", "push", "trackers", "train"),
+    *("config", "quantize", "learner", "tally", "prepare", "parcel", "push", "trackers", "processes", "train"),
     *("words", "association", "neglect", "mine"),
     *("footprint", "inspection", "cautions", "preflight_lines", "preflight"),
     *("questions", "scoring", "runfolder", "material", "intervals", "edgemeasures", "evaluation", "evaluate", "merge"),
