@@ -32,8 +32,7 @@ def test_two_processes_write_one_run_and_only_one_speaks(tmp_path):
     }  # fmt: skip
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(given, allow_unicode=True), encoding="utf-8")
     command = [
-        sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2", "--num_machines", "1",
-        "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0", "-m", "finetune", "train",
+        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "finetune", "train",
         str(tmp_path / "run.yaml"), "--out", str(tmp_path / "run"),
     ]  # fmt: skip
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HOME": str(tmp_path / "home")}
