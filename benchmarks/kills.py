@@ -23,10 +23,13 @@ import pandas as pd
 import torch
 from safetensors.torch import load_file
 
+from finetune.adapters import MANIFEST
+from finetune.begun import CHECKPOINTS, CONFIG
 from finetune.checkpoints import MARK, latest_checkpoint
 from finetune.config import RunConfig, config_of
+from finetune.finish import TABLES
 from finetune.runfolder import open_run_folder
-from finetune.train import CHECKPOINTS, CONFIG, MANIFEST, TABLES, train
+from finetune.train import train
 
 PRESETS = {"ci": 3, "full": 20}
 AIMS: tuple[Literal["anywhere", "saving", "finishing"], ...] = ("anywhere", "saving", "anywhere", "finishing")

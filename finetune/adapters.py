@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,10 @@ from probe import LoadedModel
 
 CARD = "README.md"
 HASHES = "adapter.json"
+MANIFEST = "manifest.json"
+GEMMA_TERMS = "https://ai.google.dev/gemma/terms"
 WEIGHTS = "adapter_model.safetensors"
+_NON_COMMERCIAL = re.compile(r"(^|[-_ ])nc($|[-_ ])|non-?commercial", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +46,7 @@ class MergeCheck:
     largest: float  # difference
     scale: float  # largest logit
     texts: int
+    quantised: float | None = None  # largest difference from the model in 4 bit, where it was trained so
 
     @property
     def equal(self) -> bool:
@@ -56,7 +61,8 @@ def save_adapter(
     folder.mkdir(parents=True, exist_ok=True)
     settings = model.peft_config[model.active_adapter]
     settings.base_model_name_or_path, settings.revision = base, revision
-    model.save_pretrained(str(folder), safe_serialization=True)
+    # No vocabulary is resized here; PEFT would ask the hub whether one was, and warn where it gets no answer.
+    model.save_pretrained(str(folder), safe_serialization=True, save_embedding_layers=False)
     save_head(model, folder)
     tokenizer.save_pretrained(str(folder))
     (folder / CARD).write_text(card_of(facts), encoding="utf-8")
@@ -107,8 +113,7 @@ def adapter_on(base: Any, folder: Path, *, device: torch.device) -> Any:
 
 def card_of(facts: CardFacts) -> str:
     """The model card in Markdown, with the metadata that the hub reads."""
-    head = ["---", f"base_model: {json.dumps(facts.base)}", "library_name: peft", "tags: [lora, cijing]"]
-    head += [f"license: {json.dumps(_licence_id(facts.licence))}", "---", ""]
+    head = card_head(facts.base, facts.licence)
     body = [f"# An adapter for {facts.base}", "", f"Task: {facts.task}. Made by `python -m finetune train`.", ""]
     body += ["## Data", "", *(f"- {line}" for line in facts.data), ""]
     if facts.pairs:
@@ -126,9 +131,27 @@ def card_of(facts: CardFacts) -> str:
     return "\n".join([*head, *body])
 
 
-def _licence_id(licence: str) -> str:
+def card_head(base: str, licence: str) -> list[str]:
+    """The metadata that the hub reads: base, licence, and a tag where the terms allow no commercial use."""
+    name = licence_id(licence)
+    tags = "lora, cijing, non-commercial" if _NON_COMMERCIAL.search(licence) else "lora, cijing"
+    head = ["---", f"base_model: {json.dumps(base)}", "library_name: peft", f"tags: [{tags}]", f"license: {name}"]
+    if name == "gemma":
+        head.append(f"license_link: {GEMMA_TERMS}")
+    elif name == "other":
+        head.append(f"license_name: {json.dumps(licence)}")
+    return [*head, "---", ""]
+
+
+def licence_id(licence: str) -> str:
+    """The hub's word for a licence: its own as it is, a name in words where it is one we know, else other."""
+    told = licence.strip().lower()
+    if not told or "not stated" in told:
+        return "unknown"
+    if re.fullmatch(r"[a-z]+[a-z0-9.-]*[0-9][a-z0-9.-]*|mit|gemma|openrail|other|unknown", told):
+        return told
     known = {"gemma": "gemma", "mit": "mit", "apache": "apache-2.0"}
-    return next((name for word, name in known.items() if word in licence.lower()), "other")
+    return next((name for word, name in known.items() if re.search(rf"\b{word}\b", told)), "other")
 
 
 def licence_of(loaded: LoadedModel) -> str:

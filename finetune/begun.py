@@ -8,15 +8,17 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from finetune.checkpoints import check_whole, latest_checkpoint, remove_partial
 from finetune.config import RunConfig
 from finetune.domains import DOMAINS, PARTS, domain_file
-from finetune.errors import TrainingError
+from finetune.errors import ConfigError, TrainingError
 from finetune.heads import Heads
 from finetune.pairs import dictionaries_of
 from finetune.writing import PART, disk_told, write_whole
 
-INPUTS = "inputs.json"
+CONFIG, CHECKPOINTS, INPUTS = "config.yaml", "checkpoints", "inputs.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +27,59 @@ class Start:
 
     folder: Path
     facts: Mapping[str, Any]
+
+
+def check_folder(folder: Path, config: RunConfig, *, resume: bool) -> Start | None:
+    """Refuse a folder of another run, or texts that changed; find the checkpoint to go on from, None for the start.
+
+    Nothing is written: a run whose model or texts cannot be read leaves no folder.
+    """
+    written = folder / CONFIG
+    if not resume:
+        if folder.is_dir() and not nothing_begun(folder):
+            raise TrainingError(f"{folder} is not empty: give --resume to go on with that run, or another --out")
+        if folder.exists() and not folder.is_dir():
+            raise TrainingError(f"{folder} is a file: give another --out")
+        return None
+    if not written.is_file():
+        raise TrainingError(f"{folder}: no run to resume ({CONFIG} is missing); start it without --resume")
+    try:
+        before = yaml.safe_load(written.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise TrainingError(f"{written}: cannot be read ({' '.join(str(error).split())})") from error
+    refuse_changes(before, yaml.safe_load(as_yaml(config)), folder)
+    refuse_other_inputs(config, folder)
+    return newest_start(folder / CHECKPOINTS)
+
+
+def refuse_changes(before: Any, now: Any, folder: Path) -> None:
+    """ConfigError that names each key whose value is another than when the run began."""
+    old, new = (flat(part) for part in (before, now))
+    changed = [
+        f"{key}: {old.get(key, 'not given')} then, {new.get(key, 'not given')} now"
+        for key in sorted({*old, *new})
+        if old.get(key) != new.get(key)
+    ]
+    if changed:
+        raise ConfigError(f"{folder}: the configuration changed since the run began: {'; '.join(changed)}")
+
+
+def as_yaml(config: RunConfig) -> str:
+    """The whole configuration; without pairs no word of attention, or it could not be read again."""
+    left_out = {"out"} if config.pairs is not None else {"out", "attention"}
+    told = config.model_dump(mode="json", exclude=left_out)
+    told["training"].pop("hub_token", None)
+    return yaml.safe_dump(told, allow_unicode=True, sort_keys=False)
+
+
+def flat(given: Any, path: str = "") -> dict[str, Any]:
+    """A nested mapping with dotted keys."""
+    if not isinstance(given, dict):
+        return {path: given}
+    found: dict[str, Any] = {}
+    for key, value in given.items():
+        found |= flat(value, f"{path}.{key}" if path else str(key))
+    return found
 
 
 def newest_start(checkpoints: Path) -> Start | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 
 from finetune.choosing import EarlyStopping, contradictions, dev_expected, known_metrics, metric_problem
 from finetune.dataconfig import DataConfig, Task
@@ -20,6 +20,9 @@ Whole = Annotated[int, Field(ge=0)]
 
 # What the run decides by itself; a second say would contradict the rest of the file.
 OURS = ("output_dir", "seed", "data_seed", "do_train", "do_eval", "do_predict", "resume_from_checkpoint")
+
+
+STRATEGIES = ("eval_strategy", "save_strategy", "logging_strategy")
 
 
 class _Strict(BaseModel):
@@ -107,7 +110,7 @@ class RunConfig(_Strict):
                 raise ValueError(f"{name} is not set here: it follows from seed, out and the command")
             if name not in known:
                 raise ValueError(f"no TrainingArguments field {name!r}{_nearest(name, known)}")
-        return {name: _number(value) if name in known_numbers() else value for name, value in given.items()}
+        return {name: _as_meant(name, value) for name, value in given.items()}
 
     @model_validator(mode="after")
     def _pairs_for_their_loss(self) -> "RunConfig":
@@ -173,6 +176,15 @@ class RunConfig(_Strict):
     def supervised(self) -> bool:
         """Whether there is a loss on attention."""
         return self.pairs is not None and self.attention.mode != "none"
+
+
+def _as_meant(name: str, value: Any) -> Any:
+    """`no` of YAML is a strategy's "no" and not False; the hub's token is shown in no message and no file."""
+    if name in STRATEGIES and value is False:
+        return "no"
+    if name == "hub_token" and isinstance(value, str):
+        return SecretStr(value)
+    return _number(value) if name in known_numbers() else value
 
 
 def training_fields() -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from torch import nn
 from finetune.batches import Examples
 from finetune.config import LoraConfig
 from finetune.encode import Encoded
+from finetune.quantize import BYTES
 
 _LOGITS = 4  # tensors of [token, vocabulary] at once: the logits, the shifted ones, their log-softmax, its gradient
 _WIDTHS, _FFN = 4.0, 3.0  # measured: of bert, gpt2, llama, qwen3 and gemma3 none is further off than 40 %
@@ -82,11 +83,12 @@ def shape_of(config: Any, *, heads: int, logits: bool) -> Shape:
 
 def memory_of(
     shape: Shape, *, parameters: int, trained: int, tokens: int, length: int, half: bool = False,
-    checkpointing: bool = False,
+    checkpointing: bool = False, quantised: int = 0,
 ) -> Memory:  # fmt: skip
     """Estimate the largest step; `tokens` are those of its batch, padding included, `length` those of a row.
 
-    weights       4 P bytes, frozen, float32
+    weights       4 P bytes, frozen, float32; of those `quantised` to 4 bit half a byte and their scales. Loading them
+                  needs all 4 P for a moment
     lora          4 p for the trained weights and 4 p for their gradients
     optimizer     8 p, AdamW's two averages
     activations   b · tokens · (layers · A + 4 V) bytes; of each token a layer keeps A = 4 hidden + 4 (heads · head
@@ -102,7 +104,10 @@ def memory_of(
     layers = shape.layers * shape.hidden + kept if checkpointing else shape.layers * kept
     numbers = tokens * (layers + _LOGITS * shape.vocabulary)
     return Memory(
-        weights=4 * parameters, lora=8 * trained, optimizer=8 * trained, activations=int(numbers * (2 if half else 4))
+        weights=int(4 * (parameters - quantised) + BYTES * quantised),
+        lora=8 * trained,
+        optimizer=8 * trained,
+        activations=int(numbers * (2 if half else 4)),
     )
 
 

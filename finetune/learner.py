@@ -1,5 +1,6 @@
 """A model that can be taught: loaded for its task, with LoRA at its queries and keys and, where needed, a head."""
 
+import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from finetune.checkpoints import load_head
 from finetune.config import LoraConfig, RunConfig
 from finetune.dataconfig import Task
 from finetune.errors import ConfigError
+from finetune.quantize import NOTE, quantised, refuse_without
 from finetune.tasks import MODEL_CLASSES, PEFT_TASKS, READING, head_for
 from probe import LoadedModel, Outline, load_model
 
@@ -72,13 +74,35 @@ def _base_for(
     )  # fmt: skip
     refuse_unfit(config, kind=loaded.kind, settings=loaded.backbone.config)
     torch.manual_seed(config.seed)
+    base, notes, trained = loaded.model, tuple[str, ...](), tuple[str, ...]()
     if config.task == "masked-lm":
-        trained = head_modules(loaded.model, loaded.untrained)
-        return loaded, loaded.model, head_notes(config.task, loaded.model, trained), trained
-    if config.task != "classification":
-        return loaded, loaded.model, (), ()
-    classifier, trained = _classifier(config, loaded, labels)
-    return loaded, classifier, (untrained_note(classifier),), trained
+        trained = head_modules(base, loaded.untrained)
+        notes = head_notes(config.task, base, trained)
+    elif config.task == "classification":
+        base, trained = _classifier(config, loaded, labels)
+        notes = (untrained_note(base),)
+    if config.lora.quantize == "4bit":
+        heads = {name.split(".")[0] for name in trained}
+        base, notes = quantised(base, config, spared=output_names(base) | heads), (*notes, NOTE)
+    align_tokens(base, loaded.tokenizer)
+    return loaded, base, notes, trained
+
+
+def align_tokens(model: Any, tokenizer: Any) -> None:
+    """Give the configuration the tokenizer's special ids, as Trainer would, and without its warning.
+
+    Most checkpoints leave one out, or a generation configuration that ends at more tokens than the tokenizer's one: no
+    news. Padding is told by place here, and no id takes part in the loss.
+    """
+    from transformers.trainer_utils import align_special_tokens
+
+    speaker = logging.getLogger("transformers.trainer_utils")
+    level = speaker.level
+    speaker.setLevel(logging.ERROR)
+    try:
+        align_special_tokens(model, tokenizer)
+    finally:
+        speaker.setLevel(level)
 
 
 def _put_head(model: Any, base: Any, config: RunConfig, *, labels: Sequence[str]) -> None:
@@ -118,10 +142,7 @@ def refuse_unfit(config: RunConfig, *, kind: str, settings: Any) -> None:
         raise _no_head(config.task, settings)
     if kind != "decoder" and config.task == "causal-lm":
         raise ConfigError(f"task causal-lm: {config.model} does not read from left to right; allowed is a causal model")
-    if config.lora.quantize == "4bit":
-        raise ConfigError(
-            "lora.quantize 4bit needs bitsandbytes and a CUDA device; allowed here is none: LoRA on float32 weights"
-        )
+    refuse_without(config)
 
 
 def lora_targets(model: nn.Module, settings: LoraConfig) -> tuple[str, ...]:
@@ -141,7 +162,7 @@ def lora_targets(model: nn.Module, settings: LoraConfig) -> tuple[str, ...]:
     if both is None:
         raise ConfigError(f"no query and key map was found among {', '.join(sorted(last))}; name them in lora.targets")
     if settings.targets == "all-linear":
-        left_out = _output_names(model)
+        left_out = output_names(model)
         chosen = [name for name in maps if not left_out & set(name.split("."))]
     else:
         beside = _beside(model, both)
@@ -192,7 +213,8 @@ def _beside(model: nn.Module, both: Sequence[str]) -> set[str]:
     return found
 
 
-def _output_names(model: nn.Module) -> set[str]:
+def output_names(model: nn.Module) -> set[str]:
+    """The last parts of the names of output embeddings and task heads."""
     found: Any = getattr(model, "get_output_embeddings", lambda: None)()
     return {name.rsplit(".", 1)[-1] for name, module in model.named_modules() if module is found} | {
         "score", "classifier", "pre_classifier", "pooler",

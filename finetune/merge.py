@@ -7,7 +7,7 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -45,11 +45,14 @@ def merge_run(path: str | Path, out: str | Path, *, device: str = "auto") -> Mer
     target = Path(out)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise TrainingError(f"{target} is not empty: give another --out")
-    run = open_run_folder(path, device=device)
+    run = open_run_folder(path, device=device, whole=True)
     batches = batches_of(run.learner.loaded, TEXTS)
     merged = copy.deepcopy(run.model).merge_and_unload().eval()
     check = compare_merged(run.model, merged, batches)
     refuse_unequal(check, f"{run.folder}: merged and unmerged model")
+    if run.config.lora.quantize != "none":
+        trained = open_run_folder(path, device=device).model
+        check = replace(check, quantised=compare_merged(trained, merged, batches).largest)
     with disk_told(target), _whole_or_nothing(target) as partial:
         _write(run, merged, partial, check)
         written = compare_merged(run.model, _opened(partial, run), batches)
@@ -130,6 +133,11 @@ def merged_card(card: str, check: MergeCheck) -> str:
         f"The adapter is merged into the weights. On {check.texts} texts merged and unmerged logits differ by at most "
         f"{check.largest:.3g}, where logits reach {check.scale:.3g}."
     )
+    if check.quantised is not None:
+        told += (
+            f" It was trained on a base in 4 bit and is merged into the published weights: from the model as it was "
+            f"trained, logits differ by at most {check.quantised:.3g}."
+        )
     return f"{changed}\n## Merged\n\n{told}\n"
 
 

@@ -6,13 +6,14 @@ from typing import Any
 
 import torch
 
+from finetune.arguments import arguments_of
 from finetune.batches import Collator, Examples, collator_of
 from finetune.cautions import Known, cautions_of
 from finetune.config import RunConfig
 from finetune.encode import IGNORED, Encoded, Encoding, encode_row
 from finetune.footprint import Memory, Work, memory_of, shape_of, tokens_in, trained_numbers, work_of
 from finetune.inspection import Inspection, ShownExample, ShownPair
-from finetune.learner import head_asked, headed_model, lora_targets, refuse_unfit, untrained_head
+from finetune.learner import head_asked, headed_model, lora_targets, output_names, refuse_unfit, untrained_head
 from finetune.pairs import TokenPair, Unmet, why_unmet
 from finetune.preflight_lines import lines_of
 from finetune.prepare import (
@@ -27,12 +28,12 @@ from finetune.prepare import (
     told,
     with_shipped,
 )
+from finetune.quantize import quantised_weights
 from finetune.reach import Depths, depths_of
 from finetune.records import Corpus, load_records
 from finetune.streams import stream_documents
 from finetune.tally import PairTally, rule_name, tally
 from finetune.tasks import head_for
-from finetune.train import arguments_of
 from probe import CijingError, Outline, model_outline, position_rows
 
 __all__ = ["inspect_run", "lines_of"]
@@ -154,7 +155,7 @@ def _refusal(config: RunConfig, found: PairTally, documents: Sequence[Encoded]) 
 
 def _memory(ready: _Ready, work: Work, arguments: Any) -> tuple[Memory, int]:
     """The estimate, and how many weights are trained."""
-    config, text = ready.config, ready.outline.config.get_text_config()
+    config, shell, text = ready.config, ready.shell, ready.outline.config.get_text_config()
     trained = trained_numbers(ready.shell, ready.targets, config.lora)
     head = head_for(config.task, width=int(text.hidden_size), classes=len(ready.corpus.labels))
     trained += 0 if head is None else sum(weight.numel() for weight in head.parameters())
@@ -170,6 +171,7 @@ def _memory(ready: _Ready, work: Work, arguments: Any) -> tuple[Memory, int]:
         shape, parameters=sum(weight.numel() for weight in ready.shell.parameters()), trained=trained,
         tokens=width * work.longest, length=work.longest, half=bool(arguments.bf16 or arguments.fp16),
         checkpointing=bool(arguments.gradient_checkpointing),
+        quantised=quantised_weights(shell, spared=output_names(shell)) if config.lora.quantize == "4bit" else 0,
     )  # fmt: skip
     return found, trained
 

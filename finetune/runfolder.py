@@ -9,12 +9,12 @@ from typing import Any
 
 import yaml
 
-from finetune.adapters import WEIGHTS, check_adapter
+from finetune.adapters import MANIFEST, WEIGHTS, check_adapter
+from finetune.begun import CONFIG, refuse_changes
 from finetune.config import RunConfig, config_of
 from finetune.errors import TrainingError
 from finetune.heads import Heads
 from finetune.learner import Learner, reopened_learner
-from finetune.train import CONFIG, MANIFEST, refuse_changes
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -64,8 +64,8 @@ def _trained_heads(model: Any) -> Iterator[Any]:
     return (module for module in model.modules() if type(module).__name__ == "ModulesToSaveWrapper")
 
 
-def open_run_folder(path: str | Path, *, device: str = "auto") -> FinishedRun:
-    """Open the folder of a run that came to its end.
+def open_run_folder(path: str | Path, *, device: str = "auto", whole: bool = False) -> FinishedRun:
+    """Open the folder of a run that came to its end, on the base as it was trained: in 4 bit, if so, unless `whole`.
 
     TrainingError for a folder that is no such run, a file of the adapter that is not the one the run wrote, a base
     that is not the one it was trained on; ConfigError where config.yaml is not what the run was trained by.
@@ -77,7 +77,8 @@ def open_run_folder(path: str | Path, *, device: str = "auto") -> FinishedRun:
         raise TrainingError(f"{folder}: there is no hash of {WEIGHTS}, so it cannot be checked")
     config = _config(folder, manifest)
     labels = tuple(map(str, manifest.get("labels") or ()))
-    learner = reopened_learner(config, folder, labels=labels, device=device)
+    plain = config.model_copy(update={"lora": config.lora.model_copy(update={"quantize": "none"})})
+    learner = reopened_learner(plain if whole else config, folder, labels=labels, device=device)
     if learner.loaded.fingerprint != manifest.get("fingerprint"):
         raise TrainingError(f"{folder}: {config.model} is not the model that the run was trained on (its hash differs)")
     return FinishedRun(

@@ -17,7 +17,8 @@ from typing import Any
 
 import torch
 
-from finetune.adapters import check_adapter
+from finetune.adapters import MANIFEST, check_adapter
+from finetune.begun import CHECKPOINTS, refuse_changes
 from finetune.checkpoints import latest_checkpoint
 from finetune.choosing import COMPARABLE, dev_expected, full_name, known_metrics, metric_problem
 from finetune.config import RunConfig, config_of, with_overrides
@@ -25,7 +26,7 @@ from finetune.errors import ConfigError, TrainingError
 from finetune.grid import Setting, default_axes, plain_of, run_of, settings_of
 from finetune.preflight import inspect_run
 from finetune.prepare import Progress
-from finetune.train import CHECKPOINTS, MANIFEST, refuse_changes, train
+from finetune.train import train
 from finetune.trials import Budget, Swept, Trial, read_sweep, save_sweep
 from probe import CijingError
 

@@ -1,40 +1,37 @@
 """A configuration in, a run folder out: an adapter that PEFT loads, its card, checkpoints, tables, a manifest."""
 
-import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import yaml
 
-from finetune.adapters import CardFacts, licence_of, save_adapter
+from finetune.arguments import arguments_of
 from finetune.begun import (
+    CONFIG,
     Start,
+    as_yaml,
+    check_folder,
+    flat,
     heads_then,
-    input_hashes,
-    newest_start,
-    nothing_begun,
     refuse_other_base,
-    refuse_other_inputs,
     write_inputs,
 )
 from finetune.callbacks import Patience
-from finetune.choosing import evaluation_plan, steps_in_words, steps_told
 from finetune.config import RunConfig
-from finetune.control import control_facts
-from finetune.errors import ConfigError, TrainingError
-from finetune.heads import Heads
+from finetune.errors import TrainingError
+from finetune.finish import finish, heads_told
+from finetune.parcel import refuse_local_base
 from finetune.prepare import Prepared, Progress, batches_with_pairs, prepare_run
-from finetune.streams import ExampleStream
-from finetune.tally import PairTally
+from finetune.processes import in_turn, speaks
+from finetune.push import check_settings, hub_settings, lines_of, push_finished
 from finetune.tasks import TaskLoss
+from finetune.trackers import ConfigurationTold, let_go, logs_in, trackers_of
 from finetune.trainer import AttentionTrainer, WeightPlan
 from finetune.writing import disk_told, write_whole
 
-CONFIG, MANIFEST, CHECKPOINTS, TABLES = "config.yaml", "manifest.json", "checkpoints", "tables"
 _MEASURED = 4  # batches by which λ auto is set
 
 
@@ -57,65 +54,61 @@ def train(
     ConfigError where the configuration changed since, both naming what differs.
     """
     folder = config.folder
-    start = check_folder(folder, config, resume=resume)
-    arguments_of(config, folder, has_dev=False)  # what is wrong there is told before anything is loaded
+    start = _checked(config, resume=resume)
     prepared = prepare_run(config, device=device, progress=progress)
-    arguments_of(config, folder, has_dev=prepared.dev is not None)  # or written
-    refuse_other_base(start, prepared.learner.loaded.fingerprint, config.model)
-    heads = heads_then(start)
-    if heads is not None and prepared.supervision is not None:
-        prepared = replace(prepared, supervision=replace(prepared.supervision, heads=heads))
-    if not resume:
-        with disk_told(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-        write_inputs(config, folder)
-        write_whole(folder / CONFIG, _as_yaml(config))  # last: with it the run has begun
-    trainer, plan = make_trainer(config, prepared, folder=folder, start=start, progress=progress)
-    if progress is not None:
-        progress("training", 0, 1)
-    result = trainer.train(resume_from_checkpoint=str(start.folder) if start is not None else None)
-    metrics = {name: float(value) for name, value in result.metrics.items() if isinstance(value, int | float)}
-    if prepared.dev is not None:
-        metrics |= {name: float(value) for name, value in trainer.evaluate().items() if isinstance(value, int | float)}
+    arguments_of(config, folder, has_dev=prepared.dev is not None)  # refused before anything is written
+    prepared = _as_begun(prepared, start, config)
+    if not resume and speaks():
+        _begin(config)
+    with logs_in(folder, trackers_of(config.training)):  # their callbacks read the environment when they are made
+        trainer, plan = make_trainer(config, prepared, folder=folder, start=start, progress=progress)
+        if progress is not None:
+            progress("training", 0, 1)
+        result = trainer.train(resume_from_checkpoint=str(start.folder) if start is not None else None)
+        let_go(trainer)
+        metrics = _numbers_in(result.metrics)
+        if prepared.dev is not None:
+            metrics |= _numbers_in(trainer.evaluate())
+    notes = prepared.notes
     if trainer.is_world_process_zero():
         with disk_told(folder, then="mend that, then go on with --resume"):
             finish(config, prepared, trainer, folder=folder, metrics=metrics, plan=plan)
-    return Trained(folder=folder, metrics=metrics, steps=int(trainer.state.global_step), notes=prepared.notes)
+        hub = hub_settings(config.training)
+        notes = notes if hub is None else (*notes, *lines_of(push_finished(folder, hub, progress=progress)))
+    return Trained(folder=folder, metrics=metrics, steps=int(trainer.state.global_step), notes=notes)
 
 
-def check_folder(folder: Path, config: RunConfig, *, resume: bool) -> Start | None:
-    """Refuse a folder of another run, or texts that changed; find the checkpoint to go on from, None for the start.
-
-    Nothing is written: a run whose model or texts cannot be read leaves no folder.
-    """
-    written = folder / CONFIG
-    if not resume:
-        if folder.is_dir() and not nothing_begun(folder):
-            raise TrainingError(f"{folder} is not empty: give --resume to go on with that run, or another --out")
-        if folder.exists() and not folder.is_dir():
-            raise TrainingError(f"{folder} is a file: give another --out")
-        return None
-    if not written.is_file():
-        raise TrainingError(f"{folder}: no run to resume ({CONFIG} is missing); start it without --resume")
-    try:
-        before = yaml.safe_load(written.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise TrainingError(f"{written}: cannot be read ({' '.join(str(error).split())})") from error
-    refuse_changes(before, yaml.safe_load(_as_yaml(config)), folder)
-    refuse_other_inputs(config, folder)
-    return newest_start(folder / CHECKPOINTS)
+def _checked(config: RunConfig, *, resume: bool) -> Start | None:
+    """The checkpoint to go on from; what can be refused without texts or weights is refused here."""
+    hub = hub_settings(config.training)
+    if hub is not None:
+        check_settings(hub)
+        refuse_local_base(config.model, source="folder" if Path(config.model).exists() else "hub", where="push_to_hub")
+    trackers_of(config.training)
+    arguments_of(config, config.folder, has_dev=False)
+    with in_turn(lambda: arguments_of(config, config.folder, has_dev=False)):
+        return check_folder(config.folder, config, resume=resume)
 
 
-def refuse_changes(before: Any, now: Any, folder: Path) -> None:
-    """ConfigError that names each key whose value is another than when the run began."""
-    old, new = (_flat(part) for part in (before, now))
-    changed = [
-        f"{key}: {old.get(key, 'not given')} then, {new.get(key, 'not given')} now"
-        for key in sorted({*old, *new})
-        if old.get(key) != new.get(key)
-    ]
-    if changed:
-        raise ConfigError(f"{folder}: the configuration changed since the run began: {'; '.join(changed)}")
+def _as_begun(prepared: Prepared, start: Start | None, config: RunConfig) -> Prepared:
+    """The same with the heads that the checkpoint was trained on; TrainingError for another base."""
+    refuse_other_base(start, prepared.learner.loaded.fingerprint, config.model)
+    heads = heads_then(start)
+    if heads is None or prepared.supervision is None:
+        return prepared
+    return replace(prepared, supervision=replace(prepared.supervision, heads=heads))
+
+
+def _begin(config: RunConfig) -> None:
+    with disk_told(config.folder):
+        config.folder.mkdir(parents=True, exist_ok=True)
+    write_inputs(config, config.folder)
+    write_whole(config.folder / CONFIG, as_yaml(config))  # last: with it the run has begun
+
+
+def _numbers_in(given: Mapping[str, Any]) -> dict[str, float]:
+    """Those of Trainer's metrics that are numbers."""
+    return {name: float(value) for name, value in given.items() if isinstance(value, int | float)}
 
 
 def make_trainer(
@@ -134,8 +127,11 @@ def make_trainer(
         trainer.add_callback(Patience(config.early_stopping.patience, config.early_stopping.threshold))
     plan = weight_plan(config, prepared, trainer, start=start)
     trainer.plan = plan
+    if trackers_of(config.training):
+        told = ConfigurationTold(flat(yaml.safe_load(as_yaml(config))), trainer.callback_handler.callbacks)
+        trainer.add_callback(told)
     trainer.facts = {
-        "weight": plan.weight if plan else None, "heads": _plain(prepared),
+        "quantize": config.lora.quantize, "weight": plan.weight if plan else None, "heads": heads_told(prepared),
         "fingerprint": prepared.learner.loaded.fingerprint,
     }  # fmt: skip
     trainer.loss_before = float(start.facts.get("loss_sum", 0.0)) if start is not None else 0.0
@@ -166,146 +162,10 @@ def weight_plan(
     return WeightPlan(weight=float(asked), warmup=config.attention.warmup, decay=config.attention.decay)
 
 
-def arguments_of(config: RunConfig, folder: Path, *, has_dev: bool) -> Any:
-    """TrainingArguments: what the file says over defaults that suit a small run."""
-    from transformers import TrainingArguments
-
-    if config.early_stopping is not None and not has_dev:
-        raise ConfigError(
-            "early_stopping: the texts give no dev part; allowed is data.dev, or more texts in data.train"
-        )
-    chosen = evaluation_plan(config.training, steps=config.save_every, has_dev=has_dev)
-    given = {
-        "per_device_train_batch_size": 8, "per_device_eval_batch_size": 8, "learning_rate": 2e-4,
-        "num_train_epochs": 3, "lr_scheduler_type": "linear", "warmup_steps": 0.1, "logging_steps": 10,
-        "save_total_limit": 2, **chosen,
-        "report_to": "none", "disable_tqdm": True, "remove_unused_columns": False, "label_names": ["labels"],
-        "logging_nan_inf_filter": False, "dataloader_pin_memory": False,
-        **config.training,
-        "output_dir": str(folder / CHECKPOINTS), "seed": config.seed, "data_seed": config.seed,
-        "prediction_loss_only": config.task in ("causal-lm", "masked-lm"),
-    }  # fmt: skip
-    if config.data.streaming and not isinstance(given.get("accelerator_config"), str):
-        # Else process 0 reads for all, cutting its batches, which are of many lengths, into equal parts.
-        given["accelerator_config"] = {**(given.get("accelerator_config") or {}), "dispatch_batches": False}
-    try:
-        arguments = TrainingArguments(**given)
-    except (ValueError, TypeError, ImportError, RuntimeError) as error:
-        raise ConfigError(f"training: {' '.join(str(error).split())}") from error
-    if config.data.streaming and arguments.accelerator_config.dispatch_batches is not False:
-        raise ConfigError(f"{given['accelerator_config']}: data.streaming needs dispatch_batches: false")
-    return arguments
-
-
 def accuracy_of(predicted: Any) -> dict[str, float]:
     """Accuracy of class logits, for choosing a checkpoint."""
     chosen = predicted.predictions.argmax(-1)
     return {"accuracy": float((chosen == predicted.label_ids).mean())}
-
-
-def finish(
-    config: RunConfig,
-    prepared: Prepared,
-    trainer: AttentionTrainer,
-    *,
-    folder: Path,
-    metrics: Mapping[str, float],
-    plan: WeightPlan | None,
-) -> None:
-    """Write what stays: adapter, card, tables and, last, the manifest."""
-    steps = steps_told(trainer)
-    (folder / TABLES).mkdir(exist_ok=True)
-    pd.DataFrame(trainer.state.log_history).to_csv(folder / TABLES / "steps.csv", index=False)
-    pairs_frame(prepared.pairs).to_csv(folder / TABLES / "pairs.csv", index=False)
-    control = asdict(control_facts(prepared.swaps)) if prepared.swaps else None
-    save_adapter(
-        prepared.learner.model, folder, base=config.model, revision=config.revision,
-        tokenizer=prepared.learner.loaded.tokenizer,
-        facts=replace(
-            card_facts(config, prepared, metrics=metrics, plan=plan, control=control),
-            steps=steps_in_words(steps),
-        ),
-    )  # fmt: skip
-    told = {
-        "config": yaml.safe_load(_as_yaml(config)), "metrics": dict(metrics), "labels": list(prepared.corpus.labels),
-        "model": dict(prepared.learner.loaded.origin), "fingerprint": prepared.learner.loaded.fingerprint,
-        "records": {"train": trained_on(prepared), "dev": len(prepared.dev.documents) if prepared.dev else 0},
-        "stream": stream_facts(prepared),
-        "attention": None if plan is None else {"weight": plan.weight, "heads": _plain(prepared), "control": control},
-        "inputs": input_hashes(config), "notes": list(prepared.notes), **steps,
-    }  # fmt: skip
-    write_whole(folder / MANIFEST, json.dumps(told, indent=1, ensure_ascii=False))
-
-
-def trained_on(prepared: Prepared) -> int:
-    """How many documents were trained on; of a stream those that were drawn, again where it was read again."""
-    train = prepared.train
-    return train.drawn if isinstance(train, ExampleStream) else len(train.documents)
-
-
-def stream_facts(prepared: Prepared) -> dict[str, int] | None:
-    """How a stream was read: documents that set what `auto` means, records to draw from."""
-    train = prepared.train
-    if not isinstance(train, ExampleStream):
-        return None
-    return {"looked_at": len(train.documents), "shuffle_buffer": train.data.shuffle_buffer}
-
-
-def pairs_frame(found: PairTally) -> pd.DataFrame:
-    """A row a pair: how often it is met, and why not."""
-    rows = []
-    for name in found.names:
-        unmet = found.unmet.get(name, {})
-        rows.append({"pair": name, "met": found.met.get(name, 0), **{str(reason): n for reason, n in unmet.items()}})
-    return pd.DataFrame(rows).fillna(0) if rows else pd.DataFrame(columns=["pair", "met"])
-
-
-def card_facts(
-    config: RunConfig,
-    prepared: Prepared,
-    *,
-    metrics: Mapping[str, float],
-    plan: WeightPlan | None,
-    control: Mapping[str, Any] | None,
-) -> CardFacts:
-    """What the card says."""
-    supervision = prepared.supervision
-    pairs = ""
-    if supervision is not None and plan is not None:
-        heads = sum(map(len, supervision.heads.values()))
-        pairs = (
-            f"{prepared.pairs.met_in_all} pairs of words on tokens, loss {supervision.settings.name}, weight "
-            f"{plan.weight:.4g}, {heads} heads in layers {', '.join(map(str, supervision.layers))}."
-        )
-    arms = f"attention: {config.attention.mode if supervision else 'none'}; seed {config.seed}."
-    if control is not None:
-        arms += f" Random pairs: {control['pairs']}, {control['near']:.0%} of them within 20 % of the base mass."
-    how = "drawn from a stream" if config.data.streaming else "trained on"
-    data = [f"{source} ({trained_on(prepared)} records {how})" for source in config.data.train]
-    return CardFacts(
-        base=config.model, licence=licence_of(prepared.learner.loaded), task=config.task, data=data, pairs=pairs,
-        arms=arms, metrics=metrics, labels=prepared.corpus.labels, notes=prepared.notes,
-    )  # fmt: skip
-
-
-def _plain(prepared: Prepared) -> dict[str, list[int]]:
-    heads: Heads = dict(prepared.supervision.heads) if prepared.supervision else {}
-    return {str(layer): list(numbers) for layer, numbers in heads.items()}
-
-
-def _as_yaml(config: RunConfig) -> str:
-    """The whole configuration; without pairs no word of attention, or it could not be read again."""
-    left_out = {"out"} if config.pairs is not None else {"out", "attention"}
-    return yaml.safe_dump(config.model_dump(mode="json", exclude=left_out), allow_unicode=True, sort_keys=False)
-
-
-def _flat(given: Any, path: str = "") -> dict[str, Any]:
-    if not isinstance(given, dict):
-        return {path: given}
-    found: dict[str, Any] = {}
-    for key, value in given.items():
-        found |= _flat(value, f"{path}.{key}" if path else str(key))
-    return found
 
 
 def _watcher(progress: Progress | None) -> Any:

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 import yaml
 
+from finetune.begun import CHECKPOINTS
 from finetune.config import RunConfig, config_of
 from finetune.prepare import prepare_run
-from finetune.train import CHECKPOINTS, make_trainer
+from finetune.train import make_trainer
 from tests.family_zoo import tokenizer_of
 
 WORDS = ["苹果", "芯片", "晶圆", "良率", "光刻", "功耗", "缓存", "封装"]

@@ -9,10 +9,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from finetune.arguments import arguments_of
 from finetune.choosing import evaluation_plan, steps_told
 from finetune.config import config_of
 from finetune.errors import ConfigError, TrainingError
-from finetune.train import arguments_of, train
+from finetune.train import train
 from tests.finished import SENSES, language_model, lines, sense_reader, sense_texts
 
 EVERY, PATIENCE = 2, 2

@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from finetune.batches import collator_of
+from finetune.begun import CHECKPOINTS
 from finetune.config import config_of
 from finetune.encode import Encoding, encode
 from finetune.evaluate import evaluate
@@ -16,7 +17,7 @@ from finetune.preflight import inspect_run
 from finetune.prepare import prepare_run
 from finetune.reading import Record
 from finetune.runfolder import open_run_folder
-from finetune.train import CHECKPOINTS, make_trainer, train
+from finetune.train import make_trainer, train
 from probe import load_model
 from tests.streamed import jsonl
 from tests.tiny import tiny_bert

@@ -223,8 +223,6 @@ def test_what_training_refuses_before_it_meets_a_pair_is_refused_here(desk):
     llama = desk.model()
     with pytest.raises(ConfigError, match=r"lora\.targets 'q_porj'"):
         inspect_run(desk.config(llama, lora={"targets": ["q_porj"]}))
-    with pytest.raises(ConfigError, match="bitsandbytes"):
-        inspect_run(desk.config(llama, lora={"quantize": "4bit"}))
     with pytest.raises(ConfigError, match=r"^task masked-lm: the family llama has no head for it$"):
         inspect_run(desk.config(llama, task="masked-lm"))
     tokenizer = wordpiece_tokenizer()

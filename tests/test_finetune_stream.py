@@ -14,7 +14,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from finetune.arguments import arguments_of
 from finetune.batches import collator_of
+from finetune.begun import CHECKPOINTS
 from finetune.dataconfig import DataConfig
 from finetune.encode import Encoding
 from finetune.errors import ConfigError, DataError, PairError
@@ -23,7 +25,7 @@ from finetune.preflight import inspect_run, lines_of
 from finetune.prepare import prepare_run
 from finetune.records import load_records
 from finetune.streams import ExampleStream, shuffled
-from finetune.train import CHECKPOINTS, arguments_of, train
+from finetune.train import train
 from tests.streamed import jsonl, learn, pairs, streamed, texts, tiny_base
 from tests.tiny import byte_fallback_tokenizer
 

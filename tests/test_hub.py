@@ -1,13 +1,9 @@
 """A hub is asked once and quickly; what cannot be had is one line, what is cached needs no network.
 
-The hub here is a small HTTP server on this machine that answers as a hub does.
+The hub here is the one of tests/local_hub.py.
 """
 
-import hashlib
-import json
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from huggingface_hub import constants
@@ -16,84 +12,14 @@ from probe.errors import ModelError
 from probe.hub import hub_copy
 from probe.models import load_model
 from probe.outlines import model_outline
+from tests.local_hub import COMMIT, Hub, serve
 from tests.tiny import tiny_bert
-
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
-
-
-class Hub:
-    """Repositories as {id: {file: bytes}}, and the requests that came in."""
-
-    def __init__(self):
-        self.repositories = {}
-        self.requests = []
-        hub = self
-
-        class Answer(BaseHTTPRequestHandler):
-            def do_GET(self):
-                hub.requests.append(self.path)
-                if "/tree/" in self.path:
-                    self.list(self.path.removeprefix("/api/models/").split("/tree/")[0])
-                elif self.path.startswith("/api/models/"):
-                    self.describe(self.path.removeprefix("/api/models/").split("/revision/")[0].split("?")[0])
-                else:
-                    repository, _, place = self.path.lstrip("/").partition("/resolve/")
-                    self.file(repository, place.split("/", 1)[1])
-
-            do_HEAD = do_GET
-
-            def describe(self, repository):
-                if repository not in hub.repositories:
-                    return self.reply(404, b"{}", {"X-Error-Code": "RepoNotFound"})
-                if "secret" in repository:
-                    return self.reply(403, b"{}", {"X-Error-Code": "GatedRepo"})
-                if "/revision/" in self.path and not self.path.split("/revision/")[1].startswith(("main", COMMIT)):
-                    return self.reply(404, b"{}", {"X-Error-Code": "RevisionNotFound"})
-                files = [{"rfilename": name} for name in hub.repositories[repository]]
-                facts = {"id": repository, "sha": COMMIT, "siblings": files, "cardData": {"license": "apache-2.0"}}
-                return self.reply(200, json.dumps(facts).encode(), {"Content-Type": "application/json"})
-
-            def list(self, repository):
-                files = hub.repositories[repository].items()
-                rows = [{"type": "file", "path": name, "oid": "0", "size": len(data)} for name, data in files]
-                return self.reply(200, json.dumps(rows).encode(), {"Content-Type": "application/json"})
-
-            def file(self, repository, name):
-                content = hub.repositories.get(repository, {}).get(name)
-                if content is None:
-                    return self.reply(404, b"", {"X-Error-Code": "EntryNotFound"})
-                etag = {"ETag": f'"{hashlib.sha256(content).hexdigest()}"', "X-Repo-Commit": COMMIT}
-                return self.reply(200, content, etag)
-
-            def reply(self, status, body, headers):
-                self.send_response(status)
-                for name, value in {**headers, "Content-Length": str(len(body))}.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                if self.command == "GET":
-                    self.wfile.write(body)
-
-            def log_message(self, *_):
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-        self.address = f"http://127.0.0.1:{self.server.server_port}"
-
-    def close(self):
-        self.server.shutdown()
-        self.server.server_close()
 
 
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
     hub = Hub()
-    monkeypatch.setattr(constants, "ENDPOINT", hub.address)
-    monkeypatch.setattr(
-        constants, "HUGGINGFACE_CO_URL_TEMPLATE", hub.address + "/{repo_id}/resolve/{revision}/{filename}"
-    )
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub-cache"))
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    serve(hub, monkeypatch, tmp_path / "hub-cache")
     yield hub
     hub.close()
 

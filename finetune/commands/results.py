@@ -1,4 +1,4 @@
-"""What came of a run: evaluate, merge."""
+"""What came of a run: evaluate, merge, push."""
 
 import sys
 from pathlib import Path
@@ -62,4 +62,24 @@ def merge(
         f"merged against unmerged logits, {check.texts} texts: largest difference {check.largest:.3g}, "
         f"largest logit {check.scale:.3g}"
     )
+    if check.quantised is not None:
+        say(f"trained in 4 bit, merged into the published weights: logits differ by at most {check.quantised:.3g}")
     print(out)
+
+
+def push(
+    run: Run,
+    repository: Annotated[str, typer.Argument(metavar="REPO_ID", help="Where to: organisation/name.")],
+    private: Annotated[bool | None, typer.Option("--private/--public", help="[default: as the account has it]")] = None,
+    revision: Annotated[str | None, typer.Option(metavar="BRANCH", help="A branch. [default: main]")] = None,
+    base: Annotated[
+        str | None, typer.Option("--base", metavar="HUB_ID", help="The base on the hub, where it was a local folder.")
+    ] = None,
+) -> None:
+    """Upload adapter, head, tokenizer, card, hashes and terms to a hub: no data, no checkpoint, no path."""
+    from finetune.push import HubSettings, lines_of, push_run
+
+    done = push_run(run, HubSettings(repository=repository, private=private, revision=revision), base=base)
+    for line in lines_of(done):
+        say(line)
+    print(done.repository)

@@ -24,9 +24,13 @@ def train(
 ) -> None:
     """Teach a model with LoRA and, where pairs are given, a loss on its attention. Leaves a run folder."""
     run = configured(config, model=model, task=task, data=data, pairs=pairs, out=out, settings=settings)
+    from finetune.processes import speaks
     from finetune.train import train as teach
     from probe import open_console, show_progress, text_table
 
+    if not speaks():  # one of several processes
+        teach(run, resume=resume, device=device)
+        return
     try:
         with show_progress() as progress:
             done = teach(run, resume=resume, device=device, progress=progress)
