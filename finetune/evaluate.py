@@ -83,7 +83,7 @@ def evaluate(
     general: str | Path | None = None,
     test: Sequence[str] | None = None,
     questions: str | None = None,
-    general_limit: int = 64,
+    general_limit: int = 32,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Evaluation:

@@ -48,7 +48,8 @@ def token_scores(
     device, shifts = _device(model), collator.task == "causal-lm"
     longest = max(document.length for document in documents)
     size = max(1, min(_TEXTS, _LOGITS // (longest * len(tokenizer))))
-    for group in batched(documents, size, step):
+    in_order = sorted(documents, key=lambda document: document.length)  # little padding
+    for group in batched(in_order, size, step):
         batch = moved(collator(group), device)
         labels = batch["labels"][:, 1:] if shifts else batch["labels"]
         nats = _token_nats(model, batch, labels, shifts=shifts)
@@ -57,9 +58,10 @@ def token_scores(
             sums = found.setdefault(document.index, [0.0, 0.0, 0.0])
             for place, value in enumerate((own, len(ids), len(tokenizer.decode(ids, skip_special_tokens=True)))):
                 sums[place] += value
-    table = np.array(list(found.values()), dtype=np.float64).reshape(-1, 3)
+    index = sorted(found)
+    table = np.array([found[place] for place in index], dtype=np.float64).reshape(-1, 3)
     return TokenScores(
-        index=np.array(list(found), dtype=np.int64), nats=table[:, 0], tokens=table[:, 1], characters=table[:, 2]
+        index=np.array(index, dtype=np.int64), nats=table[:, 0], tokens=table[:, 1], characters=table[:, 2]
     )
 
 

@@ -107,6 +107,8 @@ def make_trainer(
         compute_metrics=None if config.task in ("causal-lm", "masked-lm") else accuracy_of,
         watch=_watcher(progress),
     )  # fmt: skip
+    if progress is not None and prepared.supervision is not None:
+        progress("weight of the attention loss", 0, 1)
     plan = weight_plan(config, prepared, trainer, start=start)
     trainer.plan = plan
     trainer.facts = {"weight": plan.weight if plan else None, "heads": _plain(prepared)}

@@ -258,7 +258,9 @@ class AttentionTrainer(Trainer):  # type: ignore[misc]
             return
         folder = Path(output_dir or self.args.output_dir)
         folder.mkdir(parents=True, exist_ok=True)
-        self.model.save_pretrained(str(folder), state_dict=state_dict, safe_serialization=True)
+        self.model.save_pretrained(
+            str(folder), state_dict=state_dict, safe_serialization=True, save_embedding_layers=False
+        )
         save_head(self.model, folder)
         if self.processing_class is not None:
             self.processing_class.save_pretrained(str(folder))

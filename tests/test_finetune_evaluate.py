@@ -11,12 +11,14 @@ import pytest
 import torch
 
 from finetune.batches import collator_of
+from finetune.control import mean_attention
 from finetune.domains import load_questions
 from finetune.edgemeasures import cues_of, pair_masses, placed_pairs, right_class_logs
 from finetune.encode import Encoded
 from finetune.errors import ConfigError, DataError
 from finetune.evaluate import evaluate
 from finetune.evaluation import lines_of, rows_of, save_evaluation
+from finetune.heads import mass_by_head
 from finetune.intervals import (
     Paired,
     accuracy,
@@ -28,6 +30,7 @@ from finetune.intervals import (
     perplexity,
 )
 from finetune.material import data_with_test, material_of, part_of_fact
+from finetune.prepare import batches_with_pairs
 from finetune.runfolder import open_run_folder
 from finetune.scoring import batched, token_scores
 from tests.finished import classifier, language_model, lines, sense_reader, texts
@@ -201,13 +204,25 @@ def test_attention_on_pairs_is_that_of_eager_attention(run):
         with torch.inference_mode():
             rows = eager(input_ids=ids, output_attentions=True).attentions
         by_head = [
-            [
-                float(rows[layer][0, head, list(one.pair.queries)][:, list(one.pair.keys)].sum(1).mean())
-                for head in chosen
-            ]
+            float(rows[layer][0, head, list(one.pair.queries)][:, list(one.pair.keys)].sum(1).mean())
             for layer, chosen in heads["some"].items()
+            for head in chosen
         ]
-        assert mass == pytest.approx(np.mean([np.mean(layer) for layer in by_head]), abs=1e-6)
+        assert mass == pytest.approx(np.mean(by_head), abs=1e-6)
+
+
+def test_a_pass_for_rows_makes_logits_of_one_position_and_reads_the_groups_once(run):
+    material = material_of(run, test=None, seed=0, tell=lambda stage, done, total: None)
+    widths = []
+    hook = run.model.base_model.model.lm_head.register_forward_hook(
+        lambda module, given, logits: widths.append(logits.shape[1])
+    )
+    batches = batches_with_pairs(material.documents, material.collator, size=8, most=9, device="cpu")
+    mass_by_head(run.model, batches, layers=[0, 1])
+    mean_attention(run.model, [2, 5, 6, 7], heads={0: (1,)})
+    hook.remove()
+    assert widths == [1, 1, 1, 1]
+    assert material.groups is material.groups  # a column of a data set is read from its file at each access
 
 
 def test_a_cut_edge_is_a_mask_at_that_edge(reader):

@@ -81,6 +81,14 @@ def whole(base, corpus, tmp_path_factory):
     return train(configured(base, corpus, out), device="cpu")
 
 
+def test_every_stage_before_the_first_step_says_how_far_it_is(base, corpus, tmp_path):
+    told = {}
+    config = configured(base, corpus, tmp_path / "run", attention={"weight": "auto"}, training={"max_steps": 1})
+    train(config, device="cpu", progress=lambda stage, done, total: told.update({stage: (done, total)}))
+    assert told["heads compared"][0] == told["heads compared"][1] > 1
+    assert {"train on tokens", "weight of the attention loss", "training"} <= set(told)
+
+
 def test_a_run_leaves_an_adapter_a_card_tables_and_a_manifest(whole, base):
     folder = whole.folder
     told = json.loads((folder / "manifest.json").read_text("utf-8"))
