@@ -158,6 +158,17 @@ def test_perplexity_of_a_model_with_known_probabilities():
     assert perplexity(found.sums.sum(0)) == pytest.approx(math.exp((2 * log_1 + log_2 + 3 * log_3) / 6), rel=1e-6)
 
 
+def test_an_end_token_is_no_word_of_the_text():
+    tokenizer = byte_fallback_tokenizer()
+    me = tokenizer.convert_tokens_to_ids("我")
+    table = torch.full((len(tokenizer), len(tokenizer)), -1e9)
+    table[:, me], table[:, tokenizer.eos_token_id] = math.log(0.9), math.log(0.1)
+    documents = [document([tokenizer.bos_token_id, me, me, tokenizer.eos_token_id], 0)]
+    found = token_scores(Bigram(table), tokenizer, documents, collator=collator_of(tokenizer, "causal-lm"))
+    assert perplexity(found.sums[0]) == pytest.approx(1 / 0.9) and found.tokens.tolist() == [2]
+    assert mean(found.end_sums[0]) == pytest.approx(math.log(10)) and found.ends.tolist() == [1]
+
+
 def test_pieces_of_a_long_text_are_one_text():
     tokenizer = byte_fallback_tokenizer()
     table = torch.zeros(len(tokenizer), len(tokenizer))
