@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from finetune.heads import Heads
+from finetune.heads import Heads, rows_only
 from finetune.pairs import Reach, TokenPair, why_unmet
 from probe import RowRequest, attached
 
@@ -74,7 +74,7 @@ def mean_attention(model: Any, ids: Sequence[int], *, heads: Heads) -> NDArray[n
     model.eval()
     try:
         with torch.inference_mode(), _adapter_off(model), attached(model):
-            model(input_ids=given, attention_mask=torch.ones_like(given), rows=request, use_cache=False)
+            model(input_ids=given, attention_mask=torch.ones_like(given), rows=request, **rows_only(model))
     finally:
         model.train(was_training)
     chosen = [rows[0, list(heads[layer.index])] for layer, rows in request.rows.items()]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from finetune.batches import Collator
 from finetune.encode import IGNORED, Encoded
-from finetune.heads import Heads
+from finetune.heads import Heads, rows_only
 from finetune.pairs import TokenPair, why_unmet
 from finetune.reach import Depths
 from finetune.scoring import Step, batched, class_logs, model_inputs, moved
@@ -58,22 +58,21 @@ def pair_masses(
     with torch.inference_mode(), attached(model):
         for group in batched(with_pairs, _TEXTS, step):
             batch = _unmasked(moved(collator(group), next(model.parameters()).device))
-            by_layer = _masses(model, batch, layers=layers, task=collator.task)
+            by_layer = _masses(model, batch, layers=layers)
             for number, placed in enumerate(placed_pairs(group)):
                 met = [layer for layer in layers if _meets(placed.pair, layer, depths)]
                 for name, chosen in heads.items():
-                    means = [by_layer[layer][number, list(chosen[layer])].mean() for layer in met if layer in chosen]
-                    found[name].append(float(np.mean(means)) if means else float("nan"))
+                    masses = [by_layer[layer][number, list(chosen[layer])] for layer in met if layer in chosen]
+                    found[name].append(float(np.concatenate(masses).mean()) if masses else float("nan"))
     return {name: np.array(values, dtype=np.float64) for name, values in found.items()}
 
 
-def _masses(model: Any, batch: dict[str, Any], *, layers: Sequence[int], task: str) -> dict[int, NDArray[np.float64]]:
+def _masses(model: Any, batch: dict[str, Any], *, layers: Sequence[int]) -> dict[int, NDArray[np.float64]]:
     """By layer: mass of each pair of the batch, [pair, head]."""
     texts, tokens = batch["input_ids"].shape
     queries, spans = batch_pairs(batch["spans"], batch["pair_weights"], tokens=tokens)
     request = request_for(queries, texts=texts, layers=layers)
-    more = {"use_cache": False, "logits_to_keep": 1} if task == "causal-lm" else {}
-    model(**model_inputs(batch), **more, rows=request)
+    model(**model_inputs(batch), **rows_only(model), rows=request)
     return {layer.index: spans.mass(rows).double().cpu().numpy() for layer, rows in request.rows.items()}
 
 

@@ -82,7 +82,7 @@ def evaluate(
     general: str | Path | None = None,
     test: Sequence[str] | None = None,
     questions: str | None = None,
-    general_limit: int = 64,
+    general_limit: int = 32,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Evaluation:
@@ -176,13 +176,17 @@ def _compare_tokens(
         found.compare(given, {"perplexity": perplexity, "bits_per_character": bits_per_character})
     else:
         found.compare(given, {"perplexity_of_masked": perplexity})
+    if base.ends.any():
+        ends = Paired(base=base.end_sums, tuned=tuned.end_sums, units=units, unit=unit, part=part)
+        found.compare(ends, {"end_token_nats": mean})
 
 
 def _texts_frame(ids: Sequence[str], groups: Sequence[str], base: TokenScores, tuned: TokenScores) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "id": ids, "group": groups, "tokens": base.tokens.astype(int), "characters": base.characters.astype(int),
-            "nats_base": base.nats, "nats_tuned": tuned.nats,
+            "nats_base": base.nats, "nats_tuned": tuned.nats, "end_nats_base": base.end_nats,
+            "end_nats_tuned": tuned.end_nats,
         }
     )  # fmt: skip
 

@@ -22,6 +22,7 @@ from finetune.trainer import AttentionTrainer, WeightPlan
 from finetune.writing import write_whole
 
 TABLES = "tables"
+_OF_THE_MACHINE = ("_runtime", "_per_second", "total_flos")  # numbers that say nothing of the adapter
 
 
 def finish(
@@ -96,7 +97,8 @@ def card_facts(
     if supervision is not None and plan is not None:
         heads = sum(map(len, supervision.heads.values()))
         pairs = (
-            f"{prepared.pairs.met_in_all} pairs of words on tokens, loss {supervision.settings.name}, weight "
+            f"{prepared.pairs.met_in_all} pairs of words on tokens ({_source_of_pairs(config)}), loss "
+            f"{supervision.settings.name}, weight "
             f"{plan.weight:.4g}, {heads} heads in layers {', '.join(map(str, supervision.layers))}."
         )
     arms = f"attention: {config.attention.mode if supervision else 'none'}; seed {config.seed}."
@@ -104,10 +106,23 @@ def card_facts(
         arms += f" Random pairs: {control['pairs']}, {control['near']:.0%} of them within 20 % of the base mass."
     how = "drawn from a stream" if config.data.streaming else "trained on"
     data = [f"{source} ({trained_on(prepared)} records {how})" for source in config.data.train]
+    data += _base_in_words(config.model, prepared.learner.loaded.origin)
+    metrics = {name: value for name, value in metrics.items() if not name.endswith(_OF_THE_MACHINE)}
     return CardFacts(
         base=config.model, licence=licence_of(prepared.learner.loaded), task=config.task, data=data, pairs=pairs,
         arms=arms, metrics=metrics, labels=prepared.corpus.labels, notes=prepared.notes,
     )  # fmt: skip
+
+
+def _source_of_pairs(config: RunConfig) -> str:
+    return config.pairs.file if config.pairs is not None and config.pairs.file is not None else "of the data"
+
+
+def _base_in_words(name: str, origin: Mapping[str, Any]) -> list[str]:
+    """What a builtin base is to somebody who has only the card."""
+    if origin.get("source") != "builtin":
+        return []
+    return [f"the base {name} is {origin['original']} as the package {origin['package']} holds it"]
 
 
 def heads_told(prepared: Prepared) -> dict[str, list[int]]:

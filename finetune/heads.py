@@ -1,6 +1,7 @@
 """Which layers and heads the attention loss acts on."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from inspect import signature
 from typing import Any, Literal
 
 import numpy as np
@@ -63,7 +64,7 @@ def mass_by_head(model: Any, batches: Iterable[dict[str, Any]], *, layers: Seque
                     continue
                 queries, spans = batch_pairs(*given, tokens=inputs["input_ids"].shape[1])
                 request = request_for(queries, texts=len(inputs["input_ids"]), layers=layers)
-                model(**inputs, rows=request, use_cache=False)
+                model(**inputs, rows=request, **rows_only(model))
                 for place, (_, rows) in enumerate(sorted(request.rows.items(), key=lambda one: one[0].index)):
                     reachable = spans.reachable(rows)
                     mass = spans.mass(rows)[reachable].sum(0).double().cpu().numpy()  # [head]
@@ -77,6 +78,13 @@ def mass_by_head(model: Any, batches: Iterable[dict[str, Any]], *, layers: Seque
     with np.errstate(invalid="ignore", divide="ignore"):
         means: NDArray[np.float64] = sums / np.where(counts > 0, counts, np.nan)[:, None]
     return means
+
+
+def rows_only(model: Any) -> dict[str, Any]:
+    """Arguments of a pass that is run for its rows: no cache, and of a vocabulary's logits one position."""
+    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    narrow = "logits_to_keep" in signature(inner.forward).parameters
+    return {"use_cache": False, **({"logits_to_keep": 1} if narrow else {})}
 
 
 def strongest_quarter(mass: NDArray[np.float64], layers: Sequence[int]) -> Heads:

@@ -4,6 +4,7 @@ import hashlib
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -49,17 +50,17 @@ class Material:
     collator: Collator
     read: tuple[DataRead, ...]
 
-    @property
+    @cached_property
     def ids(self) -> list[str]:
         """The test records' names, by their index."""
         return [] if self.corpus.test is None else list(self.corpus.test["id"])
 
-    @property
+    @cached_property
     def groups(self) -> list[str]:
         """The test records' groups, by their index."""
         return [] if self.corpus.test is None else list(self.corpus.test["group"])
 
-    @property
+    @cached_property
     def parts(self) -> dict[int, str]:
         """What the pairs of each rule are."""
         rules = enumerate(self.book.pairs) if self.book is not None else ()

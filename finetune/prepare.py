@@ -75,7 +75,7 @@ def prepare_run(config: RunConfig, *, device: str = "auto", progress: Progress |
         centre_head(learner.model, in_batches(documents, collator, device=learner.loaded.device))
     supervision, swaps = None, tuple[Swap, ...]()
     if config.supervised:
-        heads = supervised_heads(config, learner, depths, layers, documents=documents, collator=collator)
+        heads = supervised_heads(config, learner, depths, layers, documents=documents, collator=collator, tell=tell)
         supervision = Supervision(settings=config.attention.settings(), heads=heads)
         if config.attention.mode == "random":
             train, swaps = _with_control(train, learner, config, heads=heads, encoding=encoding, tell=tell)
@@ -200,6 +200,7 @@ def supervised_heads(
     *,
     documents: Sequence[Encoded],
     collator: Collator,
+    tell: Progress,
 ) -> Heads:
     """The heads that are rewarded: named, all of the layers, or the quarter that looks at the true pairs most.
 
@@ -211,7 +212,14 @@ def supervised_heads(
     if asked == "all":
         return every_head(layers, depths.heads)
     batches = batches_with_pairs(documents, collator, size=8, most=_LOOKED_AT, device=learner.loaded.device)
-    return strongest_quarter(mass_by_head(learner.model, batches, layers=layers), layers)
+    most = min(_LOOKED_AT, -(-sum(bool(document.pairs) for document in documents) // 8))
+
+    def counted() -> Iterator[dict[str, Any]]:
+        for place, batch in enumerate(batches):
+            yield batch
+            tell("heads compared", place + 1, max(most, place + 1))
+
+    return strongest_quarter(mass_by_head(learner.model, counted(), layers=layers), layers)
 
 
 def in_batches(documents: Sequence[Encoded], collator: Collator, *, device: Any) -> Iterator[dict[str, Any]]:

@@ -26,14 +26,21 @@ class TokenScores:
     """What a language model makes of texts, a row a record (whose pieces are added up)."""
 
     index: NDArray[np.int64]  # the records' places in their part
-    nats: NDArray[np.float64]  # −log p of all tokens that count
+    nats: NDArray[np.float64]  # −log p of the text's own tokens that count
     tokens: NDArray[np.float64]
     characters: NDArray[np.float64]  # of these tokens, decoded
+    end_nats: NDArray[np.float64]  # −log p of the end tokens that count: a habit of the format, learned at once
+    ends: NDArray[np.float64]
 
     @property
     def sums(self) -> NDArray[np.float64]:
         """[record, (nats, tokens, characters)]."""
         return np.stack([self.nats, self.tokens, self.characters], axis=1)
+
+    @property
+    def end_sums(self) -> NDArray[np.float64]:
+        """[record, (nats, tokens)] of the end tokens."""
+        return np.stack([self.end_nats, self.ends], axis=1)
 
 
 def token_scores(
@@ -41,30 +48,36 @@ def token_scores(
 ) -> TokenScores:
     """Score the tokens that a language model's loss counts, in a model in eval mode; deterministic.
 
-    A causal model scores every token after the first that its task learns, an end token included; a masked one the
-    tokens that the collator masks, the same in every run of the seed.
+    A causal model scores every token after the first that its task learns, end tokens apart; a masked one the tokens
+    that the collator masks, the same in every run of the seed.
     """
     found: dict[int, list[float]] = {}
+    special = torch.tensor(sorted(tokenizer.all_special_ids))
     device, shifts = _device(model), collator.task == "causal-lm"
     longest = max(document.length for document in documents)
     size = max(1, min(_TEXTS, _LOGITS // (longest * len(tokenizer))))
-    for group in batched(documents, size, step):
+    in_order = sorted(documents, key=lambda document: document.length)  # little padding
+    for group in batched(in_order, size, step):
         batch = moved(collator(group), device)
         labels = batch["labels"][:, 1:] if shifts else batch["labels"]
-        nats = _token_nats(model, batch, labels, shifts=shifts)
-        for document, own, own_labels in zip(group, nats.tolist(), labels.cpu(), strict=True):
-            ids = own_labels[own_labels != IGNORED].tolist()
-            sums = found.setdefault(document.index, [0.0, 0.0, 0.0])
-            for place, value in enumerate((own, len(ids), len(tokenizer.decode(ids, skip_special_tokens=True)))):
-                sums[place] += value
-    table = np.array(list(found.values()), dtype=np.float64).reshape(-1, 3)
+        nats = _token_nats(model, batch, labels, shifts=shifts).cpu()
+        for document, own, own_labels in zip(group, nats, labels.cpu(), strict=True):
+            ends = torch.isin(own_labels, special)
+            words = (own_labels != IGNORED) & ~ends
+            characters = len(tokenizer.decode(own_labels[words].tolist()))
+            numbers = (own[words].sum(), words.sum(), characters, own[ends].sum(), ends.sum())
+            before = found.get(document.index, [0.0] * len(numbers))
+            found[document.index] = [total + float(number) for total, number in zip(before, numbers, strict=True)]
+    index = sorted(found)
+    table = np.array([found[place] for place in index], dtype=np.float64).reshape(-1, 5)
     return TokenScores(
-        index=np.array(list(found), dtype=np.int64), nats=table[:, 0], tokens=table[:, 1], characters=table[:, 2]
-    )
+        index=np.array(index, dtype=np.int64), nats=table[:, 0], tokens=table[:, 1], characters=table[:, 2],
+        end_nats=table[:, 3], ends=table[:, 4],
+    )  # fmt: skip
 
 
 def _token_nats(model: Any, batch: Mapping[str, Tensor], labels: Tensor, *, shifts: bool) -> Tensor:
-    """[row]: −log p of the labels."""
+    """[row, token]: −log p of the labels, 0 where there is none."""
     more = {"use_cache": False} if shifts else {}
     with torch.inference_mode():
         logits = model(**model_inputs(batch), **more).logits
@@ -73,7 +86,7 @@ def _token_nats(model: Any, batch: Mapping[str, Tensor], labels: Tensor, *, shif
         each = functional.cross_entropy(
             logits.flatten(0, 1).float(), labels.flatten(), ignore_index=IGNORED, reduction="none"
         )
-    return each.double().view(labels.shape).sum(1)
+    return each.double().view(labels.shape)
 
 
 def class_scores(

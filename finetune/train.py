@@ -125,6 +125,8 @@ def make_trainer(
     )  # fmt: skip
     if config.early_stopping is not None:
         trainer.add_callback(Patience(config.early_stopping.patience, config.early_stopping.threshold))
+    if progress is not None and prepared.supervision is not None:
+        progress("weight of the attention loss", 0, 1)
     plan = weight_plan(config, prepared, trainer, start=start)
     trainer.plan = plan
     if trackers_of(config.training):

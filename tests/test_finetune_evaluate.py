@@ -11,12 +11,14 @@ import pytest
 import torch
 
 from finetune.batches import collator_of
+from finetune.control import mean_attention
 from finetune.domains import load_questions
 from finetune.edgemeasures import cues_of, pair_masses, placed_pairs, right_class_logs
 from finetune.encode import Encoded
 from finetune.errors import ConfigError, DataError
 from finetune.evaluate import evaluate
 from finetune.evaluation import lines_of, rows_of, save_evaluation
+from finetune.heads import mass_by_head
 from finetune.intervals import (
     Paired,
     accuracy,
@@ -28,6 +30,7 @@ from finetune.intervals import (
     perplexity,
 )
 from finetune.material import data_with_test, material_of, part_of_fact
+from finetune.prepare import batches_with_pairs
 from finetune.runfolder import open_run_folder
 from finetune.scoring import batched, token_scores
 from tests.finished import classifier, language_model, lines, sense_reader, texts
@@ -155,6 +158,17 @@ def test_perplexity_of_a_model_with_known_probabilities():
     assert perplexity(found.sums.sum(0)) == pytest.approx(math.exp((2 * log_1 + log_2 + 3 * log_3) / 6), rel=1e-6)
 
 
+def test_an_end_token_is_no_word_of_the_text():
+    tokenizer = byte_fallback_tokenizer()
+    me = tokenizer.convert_tokens_to_ids("我")
+    table = torch.full((len(tokenizer), len(tokenizer)), -1e9)
+    table[:, me], table[:, tokenizer.eos_token_id] = math.log(0.9), math.log(0.1)
+    documents = [document([tokenizer.bos_token_id, me, me, tokenizer.eos_token_id], 0)]
+    found = token_scores(Bigram(table), tokenizer, documents, collator=collator_of(tokenizer, "causal-lm"))
+    assert perplexity(found.sums[0]) == pytest.approx(1 / 0.9) and found.tokens.tolist() == [2]
+    assert mean(found.end_sums[0]) == pytest.approx(math.log(10)) and found.ends.tolist() == [1]
+
+
 def test_pieces_of_a_long_text_are_one_text():
     tokenizer = byte_fallback_tokenizer()
     table = torch.zeros(len(tokenizer), len(tokenizer))
@@ -201,13 +215,25 @@ def test_attention_on_pairs_is_that_of_eager_attention(run):
         with torch.inference_mode():
             rows = eager(input_ids=ids, output_attentions=True).attentions
         by_head = [
-            [
-                float(rows[layer][0, head, list(one.pair.queries)][:, list(one.pair.keys)].sum(1).mean())
-                for head in chosen
-            ]
+            float(rows[layer][0, head, list(one.pair.queries)][:, list(one.pair.keys)].sum(1).mean())
             for layer, chosen in heads["some"].items()
+            for head in chosen
         ]
-        assert mass == pytest.approx(np.mean([np.mean(layer) for layer in by_head]), abs=1e-6)
+        assert mass == pytest.approx(np.mean(by_head), abs=1e-6)
+
+
+def test_a_pass_for_rows_makes_logits_of_one_position_and_reads_the_groups_once(run):
+    material = material_of(run, test=None, seed=0, tell=lambda stage, done, total: None)
+    widths = []
+    hook = run.model.base_model.model.lm_head.register_forward_hook(
+        lambda module, given, logits: widths.append(logits.shape[1])
+    )
+    batches = batches_with_pairs(material.documents, material.collator, size=8, most=9, device="cpu")
+    mass_by_head(run.model, batches, layers=[0, 1])
+    mean_attention(run.model, [2, 5, 6, 7], heads={0: (1,)})
+    hook.remove()
+    assert widths == [1, 1, 1, 1]
+    assert material.groups is material.groups  # a column of a data set is read from its file at each access
 
 
 def test_a_cut_edge_is_a_mask_at_that_edge(reader):

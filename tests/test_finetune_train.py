@@ -90,7 +90,15 @@ def whole(base, corpus, tmp_path_factory):
     return train(configured(base, corpus, out), device="cpu")
 
 
-def test_a_run_leaves_an_adapter_a_card_tables_and_a_manifest(whole, base):
+def test_every_stage_before_the_first_step_says_how_far_it_is(base, corpus, tmp_path):
+    told = {}
+    config = configured(base, corpus, tmp_path / "run", attention={"weight": "auto"}, training={"max_steps": 1})
+    train(config, device="cpu", progress=lambda stage, done, total: told.update({stage: (done, total)}))
+    assert told["heads compared"][0] == told["heads compared"][1] > 1
+    assert {"train on tokens", "weight of the attention loss", "training"} <= set(told)
+
+
+def test_a_run_leaves_an_adapter_a_card_tables_and_a_manifest(whole, base, corpus):
     folder = whole.folder
     told = json.loads((folder / "manifest.json").read_text("utf-8"))
     assert told["steps"] == whole.steps == 12
@@ -99,6 +107,7 @@ def test_a_run_leaves_an_adapter_a_card_tables_and_a_manifest(whole, base):
     assert check_adapter(folder)["task"] == "causal-lm"
     card = (folder / "README.md").read_text("utf-8")
     assert f'base_model: "{base}"' in card and "## Licence" in card and "pairs of words" in card
+    assert str(corpus / "pairs.yaml") in card and "_runtime" not in card and "eval_loss" in card
     steps = (folder / "tables" / "steps.csv").read_text("utf-8")
     assert "attention_loss" in steps and "task_loss" in steps
     pairs = (folder / "tables" / "pairs.csv").read_text("utf-8")

@@ -25,7 +25,7 @@ def evaluate(
     questions: Annotated[
         str | None, typer.Option("--questions", metavar="FILE", help="Questions (JSONL), or biochem or chips.")
     ] = None,
-    general_limit: Annotated[int, typer.Option(min=5, max=100_000, help="So many general texts are read.")] = 64,
+    general_limit: Annotated[int, typer.Option(min=5, max=100_000, help="So many general texts are read.")] = 32,
     seed: Annotated[int, typer.Option(min=0, help="Of resamples and of drawn texts.")] = 0,
     device: Device = "auto",
 ) -> None:
