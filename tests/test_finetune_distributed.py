@@ -32,8 +32,8 @@ def test_two_processes_write_one_run_and_only_one_speaks(tmp_path):
     }  # fmt: skip
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(given, allow_unicode=True), encoding="utf-8")
     command = [
-        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "finetune", "train",
-        str(tmp_path / "run.yaml"), "--out", str(tmp_path / "run"),
+        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "finetune",
+        "train", str(tmp_path / "run.yaml"), "--out", str(tmp_path / "run"),
     ]  # fmt: skip
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HF_HOME": str(tmp_path / "home")}
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300)
