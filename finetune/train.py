@@ -20,6 +20,7 @@ from finetune.begun import (
     write_inputs,
 )
 from finetune.callbacks import Patience
+from finetune.choosing import dev_expected
 from finetune.config import RunConfig
 from finetune.errors import TrainingError
 from finetune.finish import finish, heads_told
@@ -85,8 +86,8 @@ def _checked(config: RunConfig, *, resume: bool) -> Start | None:
         check_settings(hub)
         refuse_local_base(config.model, source="folder" if Path(config.model).exists() else "hub", where="push_to_hub")
     trackers_of(config.training)
-    arguments_of(config, config.folder, has_dev=False)
-    with in_turn(lambda: arguments_of(config, config.folder, has_dev=False)):
+    arguments = arguments_of(config, config.folder, has_dev=dev_expected(config.data))
+    with in_turn(arguments):
         return check_folder(config.folder, config, resume=resume)
 
 
