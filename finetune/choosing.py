@@ -57,7 +57,7 @@ def evaluation_plan(training: Mapping[str, Any], *, steps: int | None = None, ha
     """
     usual = "epoch" if steps is None else "steps"
     length = {} if steps is None else {"eval_steps": steps, "save_steps": steps}
-    if not has_dev or training.get("load_best_model_at_end") is False:
+    if not has_dev or not keeps_best(training):
         when = usual if has_dev else "no"
         return {"eval_strategy": when, "save_strategy": usual, "load_best_model_at_end": False, **length}
     told = [training.get(name) for name in ("eval_strategy", "save_strategy")]
@@ -70,19 +70,26 @@ def evaluation_plan(training: Mapping[str, Any], *, steps: int | None = None, ha
     return plan
 
 
+def keeps_best(training: Mapping[str, Any]) -> bool:
+    """Whether the best step can be kept: a run that is told not to evaluate or not to save keeps its last."""
+    told = [training.get(name) for name in ("eval_strategy", "save_strategy")]
+    return "no" not in told and training.get("load_best_model_at_end") is not False
+
+
 def contradictions(
     training: Mapping[str, Any], stopping: EarlyStopping | None, *, steps: int | None = None
 ) -> Iterator[str]:
     """What in `training` goes against keeping the best step on dev."""
-    if training.get("load_best_model_at_end") is False:
-        if stopping is not None:
-            yield "training.load_best_model_at_end false goes against early_stopping, which keeps the best step"
+    if not keeps_best(training):
+        for name in ("eval_strategy", "save_strategy", "load_best_model_at_end"):
+            value = training.get(name)
+            if value is False or value == "no":
+                told = str(value).lower()
+                if stopping is not None:
+                    yield f"training.{name} {told} goes against early_stopping, which keeps the best step on dev"
+                elif training.get("load_best_model_at_end"):
+                    yield f"training.{name} {told} goes against training.load_best_model_at_end true"
         return
-    for name in ("eval_strategy", "save_strategy"):
-        if training.get(name) in ("no", False):  # YAML reads a bare no as false
-            wanted = "leave early_stopping out" if stopping else "give training.load_best_model_at_end: false as well"
-            yield f"training.{name} no: the best step on dev cannot be kept; {wanted}"
-            return
     if training.get("save_strategy") == "best":
         return
     plan = {**evaluation_plan(training, steps=steps), **training}

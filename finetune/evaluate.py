@@ -270,7 +270,7 @@ def _pairs(material: Material, found: _Found) -> None:
         ]
     ).dropna()
     rules = occurrences.groupby(["part", "heads", "pair"], sort=False)
-    table = rules[["base", "tuned"]].mean().assign(texts=rules.size()).reset_index()
+    table = rules[["base", "tuned"]].mean().assign(places=rules.size()).reset_index()
     found.tables["pairs"] = table.assign(difference=table.tuned - table.base)
     for (part, name), group in table.groupby(["part", "heads"], sort=False):
         unit = "group" if part == material.parts[OWN_RULE] else "rule"

@@ -156,8 +156,8 @@ def plain(**more):
         ({"early_stopping": {"patience": 0}}, "early_stopping.patience"),
         ({"early_stopping": {"patients": 2}}, "did you mean patience"),
         ({"early_stopping": {}, "training": {"load_best_model_at_end": False}}, "load_best_model_at_end false goes"),
-        ({"early_stopping": {}, "training": {"eval_strategy": "no"}}, "eval_strategy no.*leave early_stopping out"),
-        ({"training": {"save_strategy": False}}, "save_strategy no.*load_best_model_at_end: false"),
+        ({"early_stopping": {}, "training": {"eval_strategy": "no"}}, "eval_strategy no goes against early_stopping"),
+        ({"training": {"save_strategy": False, "load_best_model_at_end": True}}, "save_strategy no goes against"),
         (
             {"training": {"eval_strategy": "steps", "save_strategy": "epoch"}},
             "eval_strategy steps, save_strategy epoch",
