@@ -149,7 +149,9 @@ def _public_manifest(manifest: Mapping[str, Any], names: Mapping[str, str]) -> A
         for name, value in (config.get("training") or {}).items()
         if name not in _LEFT_OUT and not (_SECRET.search(name) and isinstance(value, str))
     }
-    return _renamed({**manifest, "config": {**config, "training": training}}, names)
+    # A list, since files of several folders may have the same last part.
+    inputs = [{"file": public_name(name), "sha256": value} for name, value in (manifest.get("inputs") or {}).items()]
+    return _renamed({**manifest, "config": {**config, "training": training}, "inputs": inputs}, names)
 
 
 def _renamed(given: Any, names: Mapping[str, str]) -> Any:

@@ -249,8 +249,9 @@ def test_a_merge_on_a_full_disk_leaves_nothing(tmp_path):
 
 
 def test_each_file_that_a_run_reads_is_hashed_by_its_name(tmp_path):
-    for name in ("a.jsonl", "b.data", "b.gold", "pairs.yaml"):
+    for name in ("a.jsonl", "b.data", "b.gold", "terms.txt"):
         (tmp_path / name).write_text(name)
+    (tmp_path / "pairs.yaml").write_text("words: terms.txt\npairs: [{query: a, key: b}]\n")
     config = config_of(
         {
             "model": "m", "task": "causal-lm", "pairs": {"file": str(tmp_path / "pairs.yaml")},
@@ -260,7 +261,7 @@ def test_each_file_that_a_run_reads_is_hashed_by_its_name(tmp_path):
     found = input_hashes(config)
     assert set(found) == {
         *(str(tmp_path / name) for name in ("a.jsonl", "b.data", "b.gold", "pairs.yaml")),
-        "chips/train",
+        *("chips/train", "terms.txt"),
     }
     (tmp_path / "a.jsonl").write_text("other")
     assert [name for name, value in input_hashes(config).items() if value != found[name]] == [str(tmp_path / "a.jsonl")]

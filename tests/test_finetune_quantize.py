@@ -93,7 +93,7 @@ def test_without_bitsandbytes_it_is_refused_in_one_line(monkeypatch):
         "lora": LoraConfig(quantize="4bit").model_dump(),
     })  # fmt: skip
     with pytest.raises(ConfigError, match=r"^lora.quantize 4bit needs bitsandbytes, which is not installed: pip"):
-        refuse_unfit(config, kind="decoder")
+        refuse_unfit(config, kind="decoder", settings=None)
 
 
 def test_the_memory_of_weights_in_four_bit_is_about_an_eighth():
