@@ -8,7 +8,6 @@ is read where it lies (CIJING_DATA) and never written anywhere.
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
@@ -81,7 +80,7 @@ def apple_halves() -> tuple[tuple[Case, ...], tuple[Case, ...]]:
 
 def held_out() -> tuple[Case, ...]:
     """Our own held-out sentences."""
-    return merged(load_cases(str(files("finetune") / "data" / "apple" / "test.yaml")).cases)
+    return merged(load_cases(str(shipped_texts()["apple/test"])).cases)
 
 
 def test_sets() -> Mapping[str, tuple[Case, ...]]:

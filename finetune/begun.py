@@ -12,7 +12,7 @@ import yaml
 
 from finetune.checkpoints import check_whole, latest_checkpoint, remove_partial
 from finetune.config import RunConfig
-from finetune.domains import DOMAINS, PARTS, domain_file
+from finetune.domains import DOMAINS, domain_file, shipped_texts
 from finetune.errors import ConfigError, TrainingError
 from finetune.heads import Heads
 from finetune.pairs import dictionaries_of
@@ -139,7 +139,7 @@ def heads_then(start: Start | None) -> Heads | None:
 
 
 def _files(config: RunConfig) -> Iterator[tuple[str, Path | Traversable]]:
-    shipped = {f"{domain}/{part}": domain_file(domain, f"{part}.jsonl") for domain in DOMAINS for part in PARTS}
+    shipped = shipped_texts()
     for source in (*config.data.train, *config.data.dev, *config.data.test):
         yield source, shipped.get(source, Path(source))
         if source.endswith(".data"):  # MCL-WiC: its answers stand beside it

@@ -32,6 +32,12 @@ def domain_file(domain: str, name: str) -> Traversable:
     return files("finetune") / "data" / domain / name
 
 
+def shipped_texts() -> dict[str, Traversable]:
+    """The shipped parts of texts by the names that a configuration gives them, such as chips/train."""
+    parts = {f"{domain}/{part}": domain_file(domain, f"{part}.jsonl") for domain in DOMAINS for part in PARTS}
+    return {**parts, "apple/test": files("finetune") / "data" / "apple" / "test.yaml"}
+
+
 def domain_pairs(domain: str) -> PairBook:
     """The pairs of a shipped domain."""
     return load_pairs(domain_file(domain, "pairs.yaml"))

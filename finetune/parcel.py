@@ -20,7 +20,7 @@ from finetune.adapters import (
 )
 from finetune.checkpoints import HEAD
 from finetune.corpusfiles import SUFFIXES
-from finetune.domains import DOMAINS, PARTS
+from finetune.domains import DOMAINS, shipped_texts
 from finetune.errors import TrainingError
 
 ADAPTER_CONFIG, NOTICE = "adapter_config.json", "NOTICE"
@@ -131,7 +131,7 @@ def local_names(config: Mapping[str, Any]) -> dict[str, str]:
 
 def public_name(text: str) -> str:
     """A path's last part; a shipped domain, a hub id and anything else as it is."""
-    if text in DOMAINS or text in {f"{domain}/{part}" for domain in DOMAINS for part in PARTS}:
+    if text in DOMAINS or text in shipped_texts():
         return text
     windows = PureWindowsPath(text)
     path = Path(text)

@@ -13,7 +13,7 @@ from finetune.batches import Collator, Examples, collator_of, encoded
 from finetune.config import RunConfig
 from finetune.control import Swap, mean_attention, random_pairs
 from finetune.dataconfig import DataConfig
-from finetune.domains import DOMAINS, PARTS, domain_file, domain_pairs
+from finetune.domains import DOMAINS, domain_pairs, shipped_texts
 from finetune.encode import Encoded, Encoding, encoding_of
 from finetune.errors import ConfigError, PairError
 from finetune.heads import Heads, chosen_layers, every_head, mass_by_head, named_heads, strongest_quarter
@@ -149,7 +149,7 @@ def with_shipped(data: DataConfig) -> DataConfig:
     """The data with `chips/train` and the like, the parts of shipped domains, as the files that they are."""
 
     def found(sources: Sequence[str]) -> tuple[str, ...]:
-        parts = {f"{domain}/{part}": str(domain_file(domain, f"{part}.jsonl")) for domain in DOMAINS for part in PARTS}
+        parts = {name: str(file) for name, file in shipped_texts().items()}
         return tuple(parts.get(source, source) for source in sources)
 
     return data.model_copy(update={name: found(getattr(data, name)) for name in ("train", "dev", "test")})
