@@ -27,6 +27,7 @@ from finetune.encode import Encoded, encode
 from finetune.heads import Heads
 from finetune.prepare import Prepared, prepare_run, with_control
 from finetune.scoring import batched, model_inputs, moved
+from finetune.streams import ExampleStream
 from finetune.supervise import batch_pairs, request_for
 from finetune.tasks import TaskLoss, span_mean
 from finetune.train import make_trainer
@@ -92,7 +93,7 @@ class Start:
     config: RunConfig  # heads and λ named
     prepared: Prepared  # of the supervised arm
     heads: Heads
-    control: tuple[list[Encoded], list[Swap]]
+    control: tuple[Examples | ExampleStream, tuple[Swap, ...]]
     weights: Mapping[str, torch.Tensor]
 
 
@@ -145,7 +146,7 @@ def started(bench: Bench, examples: Sequence[Case], *, seed: int, folder: Path) 
     named = {"weight": plan.weight, "heads": [[layer, head] for layer, all_ in heads.items() for head in all_]}
     config = run_config(bench, file, seed=seed, mode="pairs", attention=named)
     control = with_control(
-        prepared.train.documents, prepared.learner, config, heads=heads, encoding=prepared.encoding,
+        prepared.train, prepared.learner, config, heads=heads, encoding=prepared.encoding,
         tell=lambda stage, done, total: None,
     )  # fmt: skip
     weights = {
@@ -161,8 +162,7 @@ def learned(start: Start, arm: str, *, folder: Path) -> Prepared:
     if mode == "none":
         prepared = replace(prepared, supervision=None)
     if mode == "random":
-        train = Examples(start.control[0], length=prepared.encoding.longest, packing=False)
-        prepared = replace(prepared, train=train, swaps=tuple(start.control[1]))
+        prepared = replace(prepared, train=start.control[0], swaps=start.control[1])
     attention = start.config.attention.model_copy(update={"mode": mode})
     config = start.config.model_copy(update={"attention": attention})
     model = prepared.learner.model

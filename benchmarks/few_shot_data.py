@@ -1,7 +1,7 @@
 """What the few-shot benchmark learns from and is tested on: three senses of 苹果, examples drawn by seed.
 
 Examples and the settings come from halves of the shipped set `apple`, the held-out sentences from
-`finetune/data/apple/test.yaml`, which was written for this and is learned from nowhere. The public set `apple-contexts`
+`apple/test`, which was written for this and is learned from nowhere. The public set `apple-contexts`
 is read where it lies (CIJING_DATA) and never written anywhere.
 """
 
@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import public_data
+from finetune.domains import shipped_texts
 from finetune.pairs import SpanPair
 from finetune.reading import OWN_RULE, Record
 from probe.cases import Case, load_cases

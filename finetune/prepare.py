@@ -78,7 +78,7 @@ def prepare_run(config: RunConfig, *, device: str = "auto", progress: Progress |
         heads = supervised_heads(config, learner, depths, layers, documents=documents, collator=collator, tell=tell)
         supervision = Supervision(settings=config.attention.settings(), heads=heads)
         if config.attention.mode == "random":
-            train, swaps = _with_control(train, learner, config, heads=heads, encoding=encoding, tell=tell)
+            train, swaps = with_control(train, learner, config, heads=heads, encoding=encoding, tell=tell)
     notes = (*learner.notes, *run_notes(config, depths=depths))
     if isinstance(train, ExampleStream):
         notes = (*notes, *notes_of(train, has_pairs=book is not None))
@@ -247,7 +247,7 @@ def _moved(batch: dict[str, torch.Tensor], device: Any) -> dict[str, Any]:
     return {name: value.to(device) for name, value in batch.items()}
 
 
-def _with_control(
+def with_control(
     train: Examples | ExampleStream,
     learner: Learner,
     config: RunConfig,
