@@ -41,7 +41,7 @@ FROZEN, EMBEDDINGS, BAG = "frozen", "context embeddings", "bag of context"
 RULE, POOL_RULE = "collocation", "collocation, whole pool"
 RULES = (FROZEN, EMBEDDINGS, BAG, RULE, POOL_RULE)
 ARMS = (*MODES, *RULES)
-_LONGEST, _TEXTS = 128, 8  # tokens of a text at most; texts of a batch
+_TEXTS = 8  # of a batch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +62,7 @@ class Bench:
     pool: tuple[Case, ...]
     tests: Mapping[str, tuple[Case, ...]]
     settings: Settings
+    longest: int = 128  # tokens of a text at most
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -126,7 +127,7 @@ def run_config(
     return config_of({
         "model": bench.model, "task": "sense", "seed": seed, "pairs": {},
         "attention": {"norms_every": 0, **settings.attention, **(attention or {}), "mode": mode},
-        "data": {"train": str(file), "dev_share": 0, "max_length": _LONGEST},
+        "data": {"train": str(file), "dev_share": 0, "max_length": bench.longest},
         "training": {
             "max_steps": settings.steps, "per_device_train_batch_size": settings.batch, "save_strategy": "no",
             "learning_rate": settings.learning_rate, "logging_strategy": "no", "use_cpu": True,

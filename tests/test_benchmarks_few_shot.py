@@ -261,10 +261,14 @@ def invented(number, *, seed):
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tiny")
-    tiny_bert(folder, max_position_embeddings=128, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
+    tiny_bert(folder, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
     settings = Settings(steps=16, batch=12, learning_rate=1e-2)
     return Bench(
-        model=str(folder / "bert"), pool=invented(60, seed=1), tests={OWN: invented(60, seed=2)}, settings=settings
+        model=str(folder / "bert"),
+        pool=invented(60, seed=1),
+        tests={OWN: invented(60, seed=2)},
+        settings=settings,
+        longest=64,
     )
 
 
