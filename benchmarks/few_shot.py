@@ -24,6 +24,7 @@ import torch
 
 from benchmarks.few_shot_arms import (
     ARMS,
+    LONGEST,
     MODES,
     PLAIN,
     RANDOM,
@@ -59,6 +60,7 @@ from benchmarks.few_shot_table import (
     resampled,
     seed_interval,
 )
+from probe import model_outline
 from probe.cases import Case
 from probe.errors import CijingError
 from probe.terminal import open_console, text_table
@@ -110,7 +112,8 @@ def bench_of(model: str, preset: Preset) -> Bench:
     """The task on this model, with as many held-out sentences as the preset has."""
     pool, _ = apple_halves()
     tests = {name: few_of(cases, preset.cases) for name, cases in test_sets().items()}
-    return Bench(model=model, pool=pool, tests=tests, settings=preset.settings)
+    longest = min(LONGEST, model_outline(model).max_positions or LONGEST)
+    return Bench(model=model, pool=pool, tests=tests, settings=preset.settings, longest=longest)
 
 
 def few_of(cases: Sequence[Case], most: int | None) -> tuple[Case, ...]:

@@ -41,7 +41,7 @@ FROZEN, EMBEDDINGS, BAG = "frozen", "context embeddings", "bag of context"
 RULE, POOL_RULE = "collocation", "collocation, whole pool"
 RULES = (FROZEN, EMBEDDINGS, BAG, RULE, POOL_RULE)
 ARMS = (*MODES, *RULES)
-_TEXTS = 8  # of a batch
+LONGEST, _TEXTS = 128, 8  # tokens of a text at most; texts of a batch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +62,7 @@ class Bench:
     pool: tuple[Case, ...]
     tests: Mapping[str, tuple[Case, ...]]
     settings: Settings
-    longest: int = 128  # tokens of a text at most
+    longest: int = LONGEST  # tokens of a text at most
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
