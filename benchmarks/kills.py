@@ -2,10 +2,10 @@
 
     python -m benchmarks.kills [--preset ci|full] [--seed 0]
 
-A tiny model is trained in a process of its own, which SIGKILL ends at random moments: anywhere from its start, and in
-turns right when a checkpoint is being written or the adapter is. Each time it goes on with resume. Shown is each
-kill with what it left; at the end the weights must be those of the run left alone (1e-6), with each step once in its
-table. Processes are forked from one that has its libraries loaded, so that a kill is a matter of seconds. Leaves
+A tiny model is trained in a process of its own, which SIGKILL ends at random moments: while it starts, between
+checkpoints, while one is being written, and at last while the adapter is. Each time it goes on with resume. Shown is
+each kill with what it left; at the end the weights must be those of the run left alone (1e-6), with each step once in
+its table. Processes are forked from one that has its libraries loaded, so that a kill is a matter of seconds. Leaves
 with exit code 1 where anything is lost.
 """
 
@@ -31,10 +31,12 @@ from finetune.finish import TABLES
 from finetune.runfolder import open_run_folder
 from finetune.train import train
 
-PRESETS = {"ci": 3, "full": 20}
-AIMS: tuple[Literal["anywhere", "saving", "finishing"], ...] = ("anywhere", "saving", "anywhere", "finishing")
+PRESETS = {"ci": (3, 16), "full": (20, 240)}  # kills, steps
+Aim = Literal["starting", "training", "saving", "finishing"]
 TOLERANCE = 1e-6
-STEPS = 16
+_AHEAD = 8  # new checkpoints that a process may write at most before it is killed
+_LATER: dict[str, float] = {"starting": 0.0, "training": 0.2, "saving": 0.03, "finishing": 0.03}  # seconds at most
+_FINISHING = 0.2  # the share of the kills, the last, that wait until the adapter is being written
 WORDS = ("苹果", "芯片", "晶圆", "良率", "光刻", "功耗", "缓存", "封装")
 
 
@@ -49,14 +51,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         root = Path(made)
         written_base(root / "base")
         written_corpus(root)
-        whole, killed = (run_of(root, root / name) for name in ("whole", "killed"))
+        kills, steps = PRESETS[options.preset]
+        whole, killed = (run_of(root, root / name, steps=steps) for name in ("whole", "killed"))
         started = time.monotonic()
         left_alone(whole, resume=False)
         span = time.monotonic() - started
         draw = random.Random(options.seed)
-        for number in range(PRESETS[options.preset]):
-            aim = AIMS[number % len(AIMS)]
-            left = kill_once(killed, aim, within=span, draw=draw)
+        for number in range(kills):
+            aim = aim_of(number, kills)
+            left = kill_once(killed, aim, within=2 * span / kills, draw=draw)
             print(f"kill {number + 1:>2}, {aim:<10} left {left}", flush=True)
         left_alone(killed, resume=(killed.folder / CONFIG).is_file())
         problems = lost(whole.folder, killed.folder)
@@ -65,8 +68,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if problems else 0
 
 
-def run_of(root: Path, out: Path) -> RunConfig:
-    """Sixteen steps with dropout, a checkpoint every second, on dev every fourth."""
+def aim_of(number: int, kills: int) -> Aim:
+    """When a kill strikes; those in finish come last, for behind them there is little left to be killed."""
+    if number >= round((1.0 - _FINISHING) * kills):
+        return "finishing"
+    order: tuple[Aim, ...] = ("starting", "training", "saving", "training", "saving")
+    return order[number % len(order)]
+
+
+def run_of(root: Path, out: Path, *, steps: int) -> RunConfig:
+    """A run with dropout, a checkpoint every second step, on dev every fourth."""
     return config_of(
         {
             "model": str(root / "base"), "task": "causal-lm", "out": str(out), "seed": 5,
@@ -74,7 +85,7 @@ def run_of(root: Path, out: Path) -> RunConfig:
             "pairs": {"file": str(root / "pairs.yaml"), "direction": "either"},
             "attention": {"weight": 0.5, "norms_every": 0},
             "training": {
-                "max_steps": STEPS, "per_device_train_batch_size": 4, "save_strategy": "steps", "save_steps": 2,
+                "max_steps": steps, "per_device_train_batch_size": 4, "save_strategy": "steps", "save_steps": 2,
                 "eval_strategy": "steps", "eval_steps": 4, "logging_steps": 2, "use_cpu": True,
                 "load_best_model_at_end": False,
             },
@@ -134,19 +145,23 @@ def left_alone(config: RunConfig, *, resume: bool) -> None:
         raise RuntimeError(f"the run left with {process.exitcode}")
 
 
-def kill_once(config: RunConfig, aim: str, *, within: float, draw: random.Random) -> str:
+def kill_once(config: RunConfig, aim: Aim, *, within: float, draw: random.Random) -> str:
     """Start or go on, kill, and say what is left; RuntimeError where the run fails by itself."""
     folder = config.folder
-    before = set(folder.glob(f"{CHECKPOINTS}/checkpoint-*")) if folder.exists() else set()
+    before = {path.name for path in folder.glob(f"{CHECKPOINTS}/checkpoint-*")}
+    seen: set[str] = set()
     process = started(config, resume=(folder / CONFIG).is_file())
     deadline = time.monotonic() + draw.uniform(0.0, within)
+    wanted = draw.randint(1, _AHEAD)  # checkpoints, before one is cut short or the run killed behind it
     table = folder / TABLES / "steps.csv"
     written = table.stat().st_mtime_ns if table.exists() else 0
     while process.is_alive():
-        saving = aim == "saving" and set(folder.glob(f"{CHECKPOINTS}/checkpoint-*")) - before
+        new = {path.name for path in folder.glob(f"{CHECKPOINTS}/checkpoint-*")} - before
+        seen |= new
+        reached = aim in ("saving", "training") and len(seen) >= wanted
         finishing = aim == "finishing" and table.exists() and table.stat().st_mtime_ns != written
-        if saving or finishing or (aim == "anywhere" and time.monotonic() >= deadline):
-            time.sleep(draw.uniform(0.0, 0.03) if aim != "anywhere" else 0.0)
+        if reached or finishing or (aim == "starting" and time.monotonic() >= deadline):
+            time.sleep(draw.uniform(0.0, _LATER[aim]))
             break
         time.sleep(0.001)
     process.kill()
