@@ -7,8 +7,8 @@ full maps, and both losses written again with plain torch. Compared is the gradi
 task + λ · attention, over all trained weights, as the norm of the difference over the norm of the gradient; λ is that
 of `attention.weight: auto`, which makes the attention gradient 0.2 of the task's.
 
-- float64 weights: at most 1e-6. Rows are float32 here as well (the tap's contract); nothing else is, on either side
-  (see `exact`). The anchor's gradient is the difference of two rows, the model's and the base's, so that the less an
+- float64 weights: at most 1e-6. Our rows are float32 here as well (the tap's contract); softmax, norms and the task's
+  loss are float64 on both sides (see `exact`). The anchor's gradient is the difference of two rows, the model's and the base's, so that the less an
   adapter has drifted, the more of it is their rounding, whoever computes it: the bound is held for
   an adapter that is drawn, and has drifted; one that hardly has misses it (docs/teaching.md, Exactness).
 - float32 weights: 1e-6 is out of eager attention's own reach through a model's layers (column noise: eager in float32
