@@ -8,9 +8,9 @@ task + λ · attention, over all trained weights, as the norm of the difference 
 of `attention.weight: auto`, which makes the attention gradient 0.2 of the task's.
 
 - float64 weights: at most 1e-6. Our rows are float32 here as well (the tap's contract); softmax, norms and the task's
-  loss are float64 on both sides (see `exact`). The anchor's gradient is the difference of two rows, the model's and the base's, so that the less an
-  adapter has drifted, the more of it is their rounding, whoever computes it: the bound is held for
-  an adapter that is drawn, and has drifted; one that hardly has misses it (docs/teaching.md, Exactness).
+  loss are float64 on both sides (see `exact`). The anchor's gradient is the difference of two rows, the model's and the
+  base's, so that the less an adapter has drifted, the more of it is their rounding, whoever computes it: the bound is
+  held for an adapter that is drawn, and has drifted; one that hardly has misses it (docs/teaching.md, Exactness).
 - float32 weights: 1e-6 is out of eager attention's own reach through a model's layers (column noise: eager in float32
   against eager in float64). Two float32 computations that round independently differ by √2 of what each misses; ours
   and eager's may differ by 1.5.
