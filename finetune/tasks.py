@@ -59,12 +59,17 @@ class TaskLoss:
     def _cross_entropy(self, logits: Tensor, labels: Tensor, items: Any) -> Tensor:
         if self.shifts:
             logits, labels = logits[:, :-1], labels[:, 1:]
-        flat, wanted = logits.reshape(-1, logits.shape[-1]).float(), labels.reshape(-1)
+        flat, wanted = at_least_float32(logits.reshape(-1, logits.shape[-1])), labels.reshape(-1)
         total = functional.cross_entropy(
             flat, wanted, ignore_index=-100, reduction="sum", label_smoothing=self.label_smoothing
         )
         count = (wanted != -100).sum().clamp_min(1) if items is None else items
         return total / count
+
+
+def at_least_float32(values: Tensor) -> Tensor:
+    """Half precision becomes float32; float64 is not rounded."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
 class ReadingHead(nn.Module):
@@ -138,8 +143,9 @@ def centre_head(model: Any, batches: Iterable[Mapping[str, Tensor]]) -> None:
 
 def span_mean(states: Tensor, mask: Tensor) -> Tensor:
     """Mean state of the marked tokens, [text, dim], float32."""
-    weight = mask.float()[..., None]
-    return (states.float() * weight).sum(1) / weight.sum(1).clamp_min(1.0)
+    states = at_least_float32(states)
+    weight = mask.to(states.dtype)[..., None]
+    return (states * weight).sum(1) / weight.sum(1).clamp_min(1.0)
 
 
 def head_for(task: Task, *, width: int, classes: int) -> nn.Module | None:

@@ -109,15 +109,15 @@ def equal_weights(items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
 
 
 def learn_together(settings: dict[str, Any]) -> None:
-    """Twenty steps in as many processes as were started, then write the first step's change and all losses."""
+    """Some steps in as many processes as were started, then write the first step's change and all losses."""
     folder = Path(settings["folder"])
     model = with_lora(tiny_llama())
     before = {name: weight.detach().clone() for name, weight in model.named_parameters() if weight.requires_grad}
     first, losses, told = {}, [], {}
     learner = trainer(
-        model, folder, data=InOrder(examples(160)), supervised=supervision(), max_steps=20, learning_rate=0.05,
-        per_device_train_batch_size=settings["size"], logging_strategy="steps", logging_steps=1,
-        train_sampling_strategy="sequential",
+        model, folder, data=InOrder(examples(160)), supervised=supervision(name=settings["loss"]),
+        max_steps=settings["steps"], learning_rate=0.05, per_device_train_batch_size=settings["size"],
+        logging_strategy="steps", logging_steps=1, train_sampling_strategy="sequential",
     )  # fmt: skip
     learner.data_collator = equal_weights
 

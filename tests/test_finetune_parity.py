@@ -4,7 +4,18 @@ import pytest
 import torch
 
 from benchmarks import gradient_parity
-from benchmarks.gradient_parity import LOSSES, REDUCTIONS, losses_of, relative, steps_of
+from benchmarks.gradient_parity import (
+    BOUND,
+    LOSSES,
+    REDUCTIONS,
+    SHARE,
+    eager_gradients,
+    losses_of,
+    norm,
+    relative,
+    steps_of,
+    trainers_gradient,
+)
 from finetune.supervise import NEGATIVE, Supervision, batch_pairs, request_for
 from finetune.tasks import PairHead, SenseHead
 from finetune.trainer import WeightPlan
@@ -35,9 +46,6 @@ def learner_for(task):
     no_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     model = kind(BertConfig(vocab_size=60, num_labels=3, **sizes, **no_dropout))
     model = with_lora(model, target_modules=["query", "key", "value"])
-    for name, weight in model.named_parameters():
-        if "lora_B" in name:  # rows are float32: an anchor that hardly drifts has a gradient of their rounding alone
-            torch.nn.init.normal_(weight, std=0.3)
     if task == "masked-lm":
         return model, batch
     batch["labels"] = torch.tensor([0, 1, 1, 0])
@@ -51,19 +59,39 @@ def learner_for(task):
     return model, batch
 
 
-@pytest.mark.parametrize("task", ["causal-lm", "masked-lm", "classification", "sense", "word-in-context"])
-def test_every_loss_and_head_reduction_has_the_gradient_of_eager_maps(task):
+TASKS = [("causal-lm", REDUCTIONS), ("masked-lm", REDUCTIONS)]  # one decoder, one encoder: all; then the other tasks
+TASKS += [("classification", ("each",)), ("sense", ("each",)), ("word-in-context", ("each",))]
+
+
+@pytest.mark.parametrize(("task", "reductions"), TASKS)
+def test_every_loss_and_head_reduction_has_the_gradient_of_eager_maps(task, reductions):
+    """The criterion of benchmarks.gradient_parity, on weights of float64: no loss of these learners is excepted."""
     model, batch = learner_for(task)
     model.double()
     for name, value in model.named_buffers():
         assert value.dtype != torch.float32, name
-    cases = [Supervision(settings=one, heads=HEADS) for one in losses_of(LOSSES, REDUCTIONS)]
+    cases = [Supervision(settings=one, heads=HEADS) for one in losses_of(LOSSES, reductions)]
     gaps = {
         (one.supervision.settings.name, one.supervision.settings.heads): relative(one.ours, one.eager)
         for one in steps_of(model, batch, cases, task=task)
     }
-    assert len(gaps) == len(LOSSES) * len(REDUCTIONS)
-    assert {case: gap for case, gap in gaps.items() if not gap < 1e-6} == {}
+    assert len(gaps) == len(LOSSES) * len(reductions)
+    assert {case: gap for case, gap in gaps.items() if not gap <= BOUND} == {}
+
+
+def test_the_two_sides_differ_where_one_has_another_weight_or_a_head_less():
+    """What the bound is worth: a hundred-thousandth more of any loss, or one head of five missing, is beyond it."""
+    model, batch = learner_for("masked-lm")
+    model.double()
+    for case in [Supervision(settings=one, heads=HEADS) for one in losses_of(LOSSES, ("each",))]:
+        plain, (attention,) = eager_gradients(model, batch, [case], task="masked-lm")
+        weight = SHARE * norm(plain) / norm(attention)
+        eager = [one + weight * other for one, other in zip(plain, attention, strict=True)]
+        assert norm(eager) == pytest.approx(norm(plain), rel=SHARE)
+        more = trainers_gradient(model, batch, case, task="masked-lm", weight=weight * 1.00001)
+        assert relative(more, eager) > BOUND
+        fewer = Supervision(settings=case.settings, heads={**HEADS, 1: HEADS[1][:-1]})
+        assert relative(trainers_gradient(model, batch, fewer, task="masked-lm", weight=weight), eager) > 1e-3
 
 
 def test_on_the_real_e5_as_well(capsys):
@@ -100,25 +128,35 @@ def measured(model, batch):
     return {"mass": float(mass), "lead": float(mass.log() - other.log()), "drift": float(torch.stack(drift).mean())}
 
 
+def taught(folder, **more):
+    """What `measured` says before and after twelve steps."""
+    data = examples()[:4]
+    learner = trainer(
+        with_lora(tiny_llama()), folder, data=data, max_steps=12, learning_rate=0.02, optim="adamw_torch", **more
+    )
+    learner.data_collator = lambda items: with_negatives(collate(items))
+    before = measured(learner.model, with_negatives(collate(data)))
+    learner.train()
+    return before, measured(learner.model, with_negatives(collate(data)))
+
+
+@pytest.fixture(scope="module")
+def taught_without(tmp_path_factory):
+    """After steps on the task alone."""
+    return taught(tmp_path_factory.mktemp("without"))[1]
+
+
 MOVES = [(name, "mass", 1) for name in ("mass", "kl", "sse", "mse")]
 MOVES += [("margin", "lead", 1), ("repel", "mass", -1), ("anchor", "drift", -1)]
 
 
 @pytest.mark.parametrize(("name", "quantity", "sign"), MOVES)
-def test_training_moves_what_the_loss_names_in_its_direction_more_than_training_without(tmp_path, name, quantity, sign):
-    data = examples()[:4]
-    found = {}
-    for weight in (1e-9, 20.0):
-        learner = trainer(
-            with_lora(tiny_llama()), tmp_path, data=data, supervised=supervision(name=name, margin=20.0), max_steps=12,
-            learning_rate=0.02, optim="adamw_torch", plan=WeightPlan(weight=weight),
-        )  # fmt: skip
-        learner.data_collator = lambda items: with_negatives(collate(items))
-        before = measured(learner.model, with_negatives(collate(data)))[quantity]
-        learner.train()
-        found[weight] = measured(learner.model, with_negatives(collate(data)))[quantity]
-    assert sign * (found[20.0] - before) > 0
-    assert sign * (found[20.0] - found[1e-9]) > 0
+def test_training_moves_what_the_loss_names_in_its_direction_more_than_training_without(
+    taught_without, tmp_path, name, quantity, sign
+):
+    before, after = taught(tmp_path, supervised=supervision(name=name, margin=20.0), plan=WeightPlan(weight=20.0))
+    assert sign * (after[quantity] - before[quantity]) > 0
+    assert sign * (after[quantity] - taught_without[quantity]) > 0
 
 
 def test_the_anchors_look_at_the_base_leaves_dropout_modes_and_trained_weights_as_they_were(tmp_path):

@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from finetune.adapters import check_adapter
 from finetune.config import config_of
 from finetune.errors import ConfigError, TrainingError
+from finetune.prepare import prepare_run
 from finetune.train import train
 from probe import load_model
 from tests.family_zoo import tokenizer_of
@@ -213,6 +214,35 @@ def test_the_random_arm_differs_in_its_pairs_alone(whole, base, corpus, tmp_path
     assert told["heads"] == true["heads"] and told["weight"] == true["weight"]
     assert told["control"]["pairs"] > 0 and 0 <= told["control"]["near"] <= 1
     assert not same_adapter(whole.folder, arm.folder)
+
+
+def test_the_random_arm_is_taught_its_random_pairs(base, corpus, tmp_path):
+    """Mass by eager attention of the trained adapter; on the true pairs it may rise too, for they are as far apart."""
+    steps = {"max_steps": 24, "learning_rate": 0.02, "eval_strategy": "no", "save_strategy": "no"}
+    last = {**steps, "load_best_model_at_end": False}
+    arms, pairs = {}, {}
+    for mode in ("pairs", "random"):
+        attention = {"weight": 3.0, "heads": "all", "mode": mode}
+        config = configured(base, corpus, tmp_path / mode, attention=attention, training=last)
+        pairs[mode] = {one.index: one for one in prepare_run(config, device="cpu").train.documents if one.pairs}
+        arms[mode] = load_model(str(train(config, device="cpu").folder), head="lm", device="cpu").model
+    for index, document in pairs["random"].items():
+        true = {place for one in pairs["pairs"][index].pairs for place in (*one.queries, *one.keys)}
+        assert not true & {place for one in document.pairs for place in (*one.queries, *one.keys)}
+    mass = {arm: eager_mass(model, pairs["random"].values()) for arm, model in arms.items()}
+    assert mass["random"] > 1.5 * mass["pairs"]
+
+
+def eager_mass(model, documents):
+    """Attention of query spans on key spans: sum over keys, mean over queries, heads, last layers and pairs."""
+    model.set_attn_implementation("eager")
+    found = []
+    for document in documents:
+        with torch.no_grad():
+            maps = model(input_ids=torch.as_tensor(document.input_ids)[None], output_attentions=True).attentions
+        grid = maps[-1][0].mean(0)
+        found += [grid[list(one.queries)][:, list(one.keys)].sum(1).mean() for one in document.pairs]
+    return float(torch.stack(found).mean())
 
 
 def test_no_pairs_means_plain_lora(base, corpus, tmp_path):

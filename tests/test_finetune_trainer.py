@@ -217,15 +217,16 @@ def run_processes(count, folder, **settings):
     return torch.load(folder / "told.pt", weights_only=True)
 
 
-def test_two_processes_take_the_steps_of_one(tmp_path):
+@pytest.mark.parametrize(("loss", "steps"), [("mass", 20), ("anchor", 5)])  # the anchor runs the wrapped model twice
+def test_two_processes_take_the_steps_of_one(tmp_path, loss, steps):
     found = {}
     for count in (1, 2):
         folder = tmp_path / str(count)
         folder.mkdir()
-        found[count] = run_processes(count, folder, size=8 // count)
+        found[count] = run_processes(count, folder, size=8 // count, loss=loss, steps=steps)
     assert largest_gap(found[1]["first"], found[2]["first"]) < 1e-5
     one, two = (torch.tensor(found[count]["losses"]) for count in (1, 2))
-    assert len(one) == 20
+    assert len(one) == steps
     assert ((one - two).abs() / one).max() < 1e-4
     for name in ("pair_mass", "pairs", "attention_loss", "task_loss"):
         assert found[1]["told"][name] == pytest.approx(found[2]["told"][name], rel=1e-3)
