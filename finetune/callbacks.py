@@ -1,5 +1,6 @@
 """What a Trainer is told on the way: which epoch begins, and when to stop because dev gets no better."""
 
+from collections.abc import Callable
 from typing import Any
 
 from transformers import EarlyStoppingCallback, TrainerCallback
@@ -18,6 +19,21 @@ class EpochTold(TrainerCallback):  # type: ignore[misc]
         """Tell the epoch's number; a resumed run begins in the middle of one."""
         if hasattr(self.texts, "set_epoch"):
             self.texts.set_epoch(int((state.epoch or 0.0) + 1e-6))
+
+
+class StepsTold(TrainerCallback):  # type: ignore[misc]
+    """Says after each step how far the run is."""
+
+    def __init__(self, tell: Callable[[str, int, int], None]) -> None:
+        self.tell = tell
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Tell from where the run starts."""
+        self.tell("training", state.global_step, state.max_steps)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Tell the step."""
+        self.tell("training", state.global_step, state.max_steps)
 
 
 class Patience(EarlyStoppingCallback):  # type: ignore[misc]

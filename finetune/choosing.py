@@ -90,8 +90,10 @@ def contradictions(
                 elif training.get("load_best_model_at_end"):
                     yield f"training.{name} {told} goes against training.load_best_model_at_end true"
         return
-    told = [training.get(name) for name in ("eval_strategy", "save_strategy")]
-    if told[1] == "best" or any(one not in (None, "steps", "epoch") for one in told):  # Trainer refuses other words
+    strategies = [training.get(name) for name in ("eval_strategy", "save_strategy")]
+    if strategies[1] == "best" or any(
+        one not in (None, "steps", "epoch") for one in strategies
+    ):  # Trainer refuses other words
         return
     plan = {**evaluation_plan(training, steps=steps), **training}
     names = ("strategy", "steps") if plan["eval_strategy"] == "steps" else ("strategy",)

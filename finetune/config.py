@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, f
 from finetune.choosing import EarlyStopping, contradictions, dev_expected, known_metrics, metric_problem
 from finetune.dataconfig import DataConfig, Task
 from finetune.errors import ConfigError
+from finetune.keys import KEYS
 from finetune.losses import HeadReduction, LossName, LossSettings
 from finetune.yamlfiles import read_mapping
 
@@ -250,7 +251,21 @@ def schema() -> dict[str, Any]:
     found["title"] = "A run of finetune"
     training = found["properties"]["training"]
     training["propertyNames"] = {"enum": [name for name in training_fields() if name not in OURS]}
+    for key, meaning in KEYS.items():
+        _described(found, key)["description"] = meaning
     return found
+
+
+def _described(found: dict[str, Any], key: str) -> dict[str, Any]:
+    """The part of the schema that a dotted key names."""
+    place: dict[str, Any] = found
+    for number, part in enumerate(key.split(".")):
+        if number:
+            options = [place, *place.get("anyOf", ())]
+            reference = next(one["$ref"] for one in options if "$ref" in one)
+            place = found["$defs"][reference.rsplit("/", 1)[-1]]
+        place = place["properties"][part]
+    return place
 
 
 def _problems(error: ValidationError) -> Iterator[str]:

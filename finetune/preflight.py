@@ -9,6 +9,7 @@ import torch
 from finetune.arguments import arguments_of
 from finetune.batches import Collator, Examples, collator_of
 from finetune.cautions import Known, cautions_of
+from finetune.choosing import dev_expected
 from finetune.config import RunConfig
 from finetune.encode import IGNORED, Encoded, Encoding, encode_row
 from finetune.footprint import Memory, Work, memory_of, shape_of, tokens_in, trained_numbers, work_of
@@ -67,7 +68,7 @@ def inspect_run(config: RunConfig, *, examples: int = 3, progress: Progress | No
     Raises ConfigError, DataError, PairError or probe's ModelError where training would before it meets a pair; too few
     pairs, or nothing to learn, are the inspection's `refusal`.
     """
-    arguments_of(config, config.folder, has_dev=False)
+    arguments_of(config, config.folder, has_dev=dev_expected(config.data))
     ready = _ready(config, progress or (lambda stage, done, total: None))
     documents = ready.rows.documents
     taught = [document for document in documents if document.learned]  # training takes no others

@@ -112,8 +112,8 @@ def _word(word: str) -> str:
 def _pairs(found: PairTally, width: int | None) -> Iterator[str]:
     counts = found.by_reason()
     yield (
-        f"pairs: {len(found.names)} rules, {found.found} pairs stand in the texts, {found.met_in_all} can be met, "
-        f"{found.found - found.met_in_all} cannot"
+        f"pairs: {len(found.names)} rules to train on, {found.found} pairs stand in the texts, {found.met_in_all} can "
+        f"be met, {found.found - found.met_in_all} cannot"
     )
     reasons = [reason for reason in REASONS if reason != "absent" and counts[reason]]
     rows = [

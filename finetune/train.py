@@ -1,5 +1,6 @@
 """A configuration in, a run folder out: an adapter that PEFT loads, its card, checkpoints, tables, a manifest."""
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -8,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from finetune.adapters import MANIFEST, check_adapter
 from finetune.arguments import arguments_of
 from finetune.begun import (
     CONFIG,
@@ -19,7 +21,7 @@ from finetune.begun import (
     refuse_other_base,
     write_inputs,
 )
-from finetune.callbacks import Patience
+from finetune.callbacks import Patience, StepsTold
 from finetune.choosing import dev_expected
 from finetune.config import RunConfig
 from finetune.errors import TrainingError
@@ -56,6 +58,9 @@ def train(
     """
     folder = config.folder
     start = _checked(config, resume=resume)
+    over = finished(folder, start)
+    if over is not None:
+        return over
     prepared = prepare_run(config, device=device, progress=progress)
     arguments_of(config, folder, has_dev=prepared.dev is not None)  # refused before anything is written
     prepared = _as_begun(prepared, start, config)
@@ -63,20 +68,33 @@ def train(
         _begin(config)
     with logs_in(folder, trackers_of(config.training)):  # their callbacks read the environment when they are made
         trainer, plan = make_trainer(config, prepared, folder=folder, start=start, progress=progress)
-        if progress is not None:
-            progress("training", 0, 1)
         result = trainer.train(resume_from_checkpoint=str(start.folder) if start is not None else None)
         let_go(trainer)
         metrics = _numbers_in(result.metrics)
         if prepared.dev is not None:
             metrics |= _numbers_in(trainer.evaluate())
-    notes = prepared.notes
+    notes = (*prepared.notes, *attention_in_words(prepared, plan))
     if trainer.is_world_process_zero():
         with disk_told(folder, then="mend that, then go on with --resume"):
             finish(config, prepared, trainer, folder=folder, metrics=metrics, plan=plan)
         hub = hub_settings(config.training)
         notes = notes if hub is None else (*notes, *lines_of(push_finished(folder, hub, progress=progress)))
     return Trained(folder=folder, metrics=metrics, steps=int(trainer.state.global_step), notes=notes)
+
+
+def finished(folder: Path, start: Start | None) -> Trained | None:
+    """The run as it ended, where nothing is left to do: its last checkpoint is the one that its manifest tells of."""
+    if start is None or not (folder / MANIFEST).is_file():
+        return None
+    told = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    if start.folder.name != f"checkpoint-{told['steps']}":
+        return None
+    try:
+        check_adapter(folder)
+    except TrainingError:
+        return None  # written anew from the checkpoint
+    notes = (*told["notes"], f"{folder} had come to its end at step {told['steps']}: nothing was done")
+    return Trained(folder=folder, metrics=told["metrics"], steps=told["steps"], notes=notes)
 
 
 def _checked(config: RunConfig, *, resume: bool) -> Start | None:
@@ -107,6 +125,16 @@ def _begin(config: RunConfig) -> None:
     write_whole(config.folder / CONFIG, as_yaml(config))  # last: with it the run has begun
 
 
+def attention_in_words(prepared: Prepared, plan: WeightPlan | None) -> tuple[str, ...]:
+    """What the loss on attention came down to: its weight, and on how many heads it acts."""
+    if plan is None or prepared.supervision is None:
+        return ()
+    supervision = prepared.supervision
+    heads = sum(map(len, supervision.heads.values()))
+    where = f"{heads} heads in layers {', '.join(map(str, supervision.layers))}"
+    return (f"loss on attention {supervision.settings.name}, weight {plan.weight:.3g}, {where}",)
+
+
 def _numbers_in(given: Mapping[str, Any]) -> dict[str, float]:
     """Those of Trainer's metrics that are numbers."""
     return {name: float(value) for name, value in given.items() if isinstance(value, int | float)}
@@ -122,8 +150,9 @@ def make_trainer(
         processing_class=prepared.learner.loaded.tokenizer, task_loss=TaskLoss(task=config.task),
         supervision=prepared.supervision, norms_every=config.attention.norms_every if prepared.supervision else 0,
         compute_metrics=None if config.task in ("causal-lm", "masked-lm") else accuracy_of,
-        watch=_watcher(progress),
     )  # fmt: skip
+    if progress is not None:
+        trainer.add_callback(StepsTold(progress))
     if config.early_stopping is not None:
         trainer.add_callback(Patience(config.early_stopping.patience, config.early_stopping.threshold))
     if progress is not None and prepared.supervision is not None:
@@ -169,14 +198,3 @@ def accuracy_of(predicted: Any) -> dict[str, float]:
     """Accuracy of class logits, for choosing a checkpoint."""
     chosen = predicted.predictions.argmax(-1)
     return {"accuracy": float((chosen == predicted.label_ids).mean())}
-
-
-def _watcher(progress: Progress | None) -> Any:
-    if progress is None:
-        return None
-
-    def watch(line: dict[str, float]) -> None:
-        if "loss" in line:
-            progress("training", int(line["step"]), int(line["steps"]))
-
-    return watch

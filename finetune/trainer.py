@@ -5,7 +5,7 @@ is the step of one batch four times as large, and two processes take the step of
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,18 +71,17 @@ class AttentionTrainer(Trainer):  # type: ignore[misc]
         task_loss: TaskLoss,
         supervision: Supervision | None = None,
         plan: WeightPlan | None = None,
-        watch: Callable[[dict[str, float]], None] | None = None,
         norms_every: int = 0,
         **settings: Any,
     ) -> None:
         super().__init__(**settings)
         self.add_callback(EpochTold(self.train_dataset))
-        self.remove_callback(PrinterCallback)  # it prints each line of the log as a dict; `watch` is told instead
+        self.remove_callback(PrinterCallback)  # it prints each line of the log as a dict
         if self.args.n_gpu > 1:
             raise TrainingError(
                 "several GPUs in one process: start one process a GPU with accelerate launch or torchrun"
             )
-        self.task_loss, self.supervision, self.plan, self.watch = task_loss, supervision, plan, watch
+        self.task_loss, self.supervision, self.plan = task_loss, supervision, plan
         # The loss is divided here by the whole accumulated batch, so Trainer must count it and must not divide again.
         self.model_accepts_loss_kwargs = True
         self.loss_is_scaled_for_ga = True
@@ -184,8 +183,6 @@ class AttentionTrainer(Trainer):  # type: ignore[misc]
         if "train_loss" in logs:  # Trainer's is that of the steps since the last resume; in place, for it returns it
             logs["train_loss"] = self._loss_sum() / max(self.state.global_step, 1)
         super().log(logs, *arguments, **settings)
-        if self.watch is not None:
-            self.watch({**logs, "step": self.state.global_step, "steps": self.state.max_steps})
 
     def _told(self) -> dict[str, float]:
         """Both losses as means over steps, which add up to Trainer's; what the pairs attend to as means over pairs."""
