@@ -27,7 +27,7 @@ KEYS: dict[str, str] = {
     "data.text": "column of the text",
     "data.second": "column of the second sentence (word-in-context, pairs of sentences in classification)",
     "data.label": "column of the class",
-    "data.group": "column of what must not stand in two parts; word-in-context without it: the target word",
+    "data.group": "column of what must not stand in two parts; records that share a text stay together anyway",
     "data.target": "column of the marked word: [start, end] in characters, or the word itself",
     "data.second_target": "column of the word in the second sentence",
     "data.pairs": "column of pairs: [{query: [start, end], key: [start, end], weight: 1}]",
