@@ -77,7 +77,7 @@ def material_of(run: FinishedRun, *, test: Sequence[str] | None, seed: int, tell
     """
     data = data_with_test(run.config.data, test)
     tell("texts", 0, 1)
-    corpus = load_records(with_shipped(data), run.config.task, seed=run.config.seed)
+    corpus = load_records(with_shipped(data), run.config.task, seed=run.config.seed, trained=True)
     tell("texts", 1, 1)
     if corpus.labels != run.labels:
         raise DataError(f"the data has the classes {', '.join(corpus.labels)}; the run has {', '.join(run.labels)}")

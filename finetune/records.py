@@ -1,9 +1,13 @@
 """A corpus: its parts as `datasets` sees them, split so that no group and no text stands in two of them."""
 
 import hashlib
+import re
+import sys
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, TypeAlias
 
 from datasets import Dataset, IterableDataset
@@ -31,18 +35,21 @@ class Corpus:
     labels: tuple[str, ...]  # the classes in their order, none for language models
 
 
-def load_records(config: DataConfig, task: Task, *, seed: int = 0) -> Corpus:
+def load_records(config: DataConfig, task: Task, *, seed: int = 0, trained: bool = False) -> Corpus:
     """Read, check and split a corpus.
 
     DataError names file and line of what cannot be used, an empty corpus, a label in dev or test that train lacks, a
     group or a text that stands in two parts, and a split that no group allows. The same seed gives the same split,
     in whatever order the records stand.
+
+    trained: the parts of a run that came to its end. A stream is then read once now, so that what stands in its train
+    and in dev or test is refused before anything is measured; the keys of dev and test are all that is kept of it.
     """
     if config.packing and task != "causal-lm":
         raise DataError(f"data.packing with task {task}: allowed with causal-lm, where one mask hides the neighbours")
     dev, test = (_held_out(config, task, name) for name in ("dev", "test"))
     if config.streaming:
-        return _streamed(config, task, dev=dev, test=test, seed=seed)
+        return _streamed(config, task, dev=dev, test=test, seed=seed, trained=trained)
     train = _all(config.train, config, task, split=config.split)
     if not dev and config.dev_share:
         train, dev = split_by_group(train, share=config.dev_share, seed=seed)
@@ -142,7 +149,21 @@ def _keys(record: Record) -> Iterator[str]:
     """What must not stand in two parts."""
     yield f"group {record.group}"
     for text in record.texts:
-        yield f"text {' '.join(text.split())}"
+        yield _text_key(text)
+
+
+def _text_key(text: str) -> str:
+    """A text as a reader sees it: blanks, forms of one character (NFKC) and invisible format characters are one."""
+    if not text.isascii():
+        text = unicodedata.normalize("NFKC", _format_characters().sub("", text))
+    return f"text {' '.join(text.split())}"
+
+
+@cache
+def _format_characters() -> re.Pattern[str]:
+    """Unicode's category Cf: zero-width spaces and joiners, marks of direction, soft hyphens."""
+    found = (chr(code) for code in range(sys.maxunicode + 1))
+    return re.compile(f"[{re.escape(''.join(one for one in found if unicodedata.category(one) == 'Cf'))}]+")
 
 
 def _draw(group: str, seed: int) -> float:
@@ -195,7 +216,9 @@ def _check_label(record: Record, labels: Sequence[str], part: str) -> None:
 # ---- streams ---------------------------------------------------------------------------------------------------
 
 
-def _streamed(config: DataConfig, task: Task, *, dev: Sequence[Record], test: Sequence[Record], seed: int) -> Corpus:
+def _streamed(
+    config: DataConfig, task: Task, *, dev: Sequence[Record], test: Sequence[Record], seed: int, trained: bool
+) -> Corpus:
     if task in ("sense", "classification") and config.labels is None:
         raise DataError(f"data.streaming with task {task}: data.labels must name the classes, for they are not counted")
     labels = _labels([], config, task)
@@ -216,6 +239,9 @@ def _streamed(config: DataConfig, task: Task, *, dev: Sequence[Record], test: Se
         )
         for part in (("train", "dev") if share else ("train",))
     }  # fmt: skip
+    if trained and held_out:
+        for _ in _stream(config, task, held_out, labels, _Kept(seed=seed, share=share, dev=False)):
+            pass
     kept_dev = _dataset(dev) if dev else parts.get("dev")
     return Corpus(train=parts["train"], dev=kept_dev, test=_dataset(test) if test else None, labels=labels)
 
