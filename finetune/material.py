@@ -22,7 +22,7 @@ from finetune.prepare import Progress, pair_book, told, with_shipped
 from finetune.reach import Depths, depths_of
 from finetune.reading import OWN_RULE
 from finetune.records import Corpus, load_records, read_source
-from finetune.runfolder import FinishedRun
+from finetune.runfolder import FinishedRun, check_inputs
 
 GENERAL = Path("cmrc-retrieval", "corpus.jsonl")  # below CIJING_DATA
 LANGUAGE_MODELS = ("causal-lm", "masked-lm")
@@ -49,6 +49,7 @@ class Material:
     encoding: Encoding
     collator: Collator
     read: tuple[DataRead, ...]
+    notes: tuple[str, ...]  # what is to be said of the files
 
     @cached_property
     def ids(self) -> list[str]:
@@ -73,8 +74,9 @@ def material_of(run: FinishedRun, *, test: Sequence[str] | None, seed: int, tell
 
     test: sources to take instead of those of the configuration. Errors as load_records and encode give them: no
     group and no text of the test stands in what was trained on or chosen by. DataError where the classes are others
-    than the run's.
+    than the run's, or a file that was trained on or chosen by is.
     """
+    notes = check_inputs(run, test=test is None)
     data = data_with_test(run.config.data, test)
     tell("texts", 0, 1)
     corpus = load_records(with_shipped(data), run.config.task, seed=run.config.seed, trained=True)
@@ -93,7 +95,7 @@ def material_of(run: FinishedRun, *, test: Sequence[str] | None, seed: int, tell
         documents = told(encoded(corpus.test, run.tokenizer, encoding), corpus.test, "test", tell)
     return Material(
         run=run, corpus=corpus, documents=tuple(documents), book=book, depths=depths, encoding=encoding,
-        collator=collator_of(run.tokenizer, run.config.task, seed=seed), read=_read_for(run, data),
+        collator=collator_of(run.tokenizer, run.config.task, seed=seed), read=_read_for(run, data), notes=notes,
     )  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """What was trained on is never measured as if it had not been: streams, changed files, general texts, hidden twins."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -50,13 +51,56 @@ def test_training_texts_of_a_stream_are_refused_as_test(streamed, tmp_path):
     assert len(evaluate(opened(streamed), test=[lines(tmp_path / "other.jsonl", texts("test", 8))]).results)
 
 
-@pytest.mark.parametrize(
-    "twin",
-    ["cafe\u0301和苹果", "café和\u200b苹果", "ｃａｆé和苹果", "café和\ufeff苹\u00ad果"],
-    ids="nfd zwsp wide cf".split(),
-)
+@pytest.mark.parametrize("twin", ["cafe\u0301和苹果", "café和\u200b苹果", "ｃａｆé和苹果", "café和\ufeff苹\u00ad果"])
 def test_a_text_that_only_looks_like_a_training_text_is_refused(tmp_path, twin):
     train = lines(tmp_path / "train.jsonl", [{"text": "café和苹果", "group": "a"}])
     test = lines(tmp_path / "test.jsonl", [{"text": twin, "group": "b"}])
     with pytest.raises(DataError, match="this text stands in test and in train"):
         load_records(DataConfig(train=train, test=test, dev_share=0), "causal-lm")
+
+
+# ---- the files are those of the training -----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def own(folder):
+    return opened(folder)
+
+
+@pytest.mark.parametrize("name", ["train.jsonl", "pairs.yaml"])
+def test_a_training_or_pairs_file_that_changed_or_is_gone_is_named(own, name):
+    file = own.folder.parent / name
+    before = file.read_text("utf-8")
+    try:
+        file.write_text(before.replace("key: 公司", "key: 公司, part: held_out") + "\n", "utf-8")
+        with pytest.raises(DataError, match=f"{name} is changed since the run was trained") as refusal:
+            evaluate(own)
+        one_line(refusal)
+        file.unlink()
+        with pytest.raises(DataError, match=f"{name} is gone since the run was trained"):
+            evaluate(own)
+    finally:
+        file.write_text(before, "utf-8")
+    assert not [note for note in evaluate(own).notes if "since" in note]
+
+
+def test_a_test_file_that_changed_is_noted_and_a_run_without_hashes_too(own):
+    file = own.folder.parent / "test.jsonl"
+    before = file.read_text("utf-8")
+    try:
+        file.write_text(before + "\n", "utf-8")
+        assert any("test.jsonl is changed since the run was trained" in note for note in evaluate(own).notes)
+    finally:
+        file.write_text(before, "utf-8")
+    older = replace(own, manifest={name: value for name, value in own.manifest.items() if name != "inputs"})
+    assert any("no hashes" in note for note in evaluate(older).notes)
+
+
+def test_a_parcel_lists_its_hashes_by_last_name_and_is_checked_all_the_same(own):
+    told = [{"file": name, "sha256": value} for name, value in own.manifest["inputs"].items()]
+    assert not [
+        note for note in evaluate(replace(own, manifest={**own.manifest, "inputs": told})).notes if "hash" in note
+    ]
+    told[0]["sha256"] = "0"
+    with pytest.raises(DataError, match="is changed"):
+        evaluate(replace(own, manifest={**own.manifest, "inputs": told}))
