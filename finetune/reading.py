@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,12 +119,12 @@ def read_record(row: Mapping[str, Any], where: str, *, config: DataConfig, task:
             return None
     fields["pairs"] = given.pairs(fields.get("text", ""))
     record = Record(group=given.name("group"), **fields)
-    return record if record.group else Record(group=_group_of(record), **fields)
+    return record if record.group else Record(group=group_of_texts(record.texts), **fields)
 
 
-def _group_of(record: Record) -> str:
+def group_of_texts(texts: Iterable[str]) -> str:
     """A group named after the text: two records of one text can then not stand in two parts."""
-    return "text " + hashlib.sha256("\n".join(record.texts).encode()).hexdigest()[:16]
+    return "text " + hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -245,7 +245,8 @@ class _Given:
         known = {"query", "key", "negatives", "weight"}
         if not isinstance(pair, dict) or not {"query", "key"} <= set(pair) <= known:
             raise self.error(f"{name} is {_shown(pair)}; allowed is {{query, key}}, and negatives, weight")
-        weight, negatives = pair.get("weight") or 1.0, pair.get("negatives") or []
+        given = (pair.get("weight"), pair.get("negatives"))
+        weight, negatives = (default if one is None else one for one, default in zip(given, (1.0, []), strict=True))
         if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight <= 1000:
             raise self.error(f"{name}: weight {_shown(weight)}; allowed is a number above 0, up to 1000")
         if not isinstance(negatives, list):

@@ -15,7 +15,7 @@ from datasets import Dataset, IterableDataset
 from finetune.corpusfiles import OWN_COLUMNS, kind_of, rows_of
 from finetune.dataconfig import LABELLED, DataConfig, Task
 from finetune.errors import DataError
-from finetune.reading import FEATURES, SENSES, Record, read_record, row_of
+from finetune.reading import FEATURES, SENSES, Record, group_of_texts, read_record, row_of
 
 Part: TypeAlias = Dataset | IterableDataset
 _COLUMNS = ("text", "second", "label", "group", "target", "second_target", "pairs", "messages", "prompt", "completion")
@@ -149,14 +149,14 @@ def _keys(record: Record) -> Iterator[str]:
     """What must not stand in two parts."""
     yield f"group {record.group}"
     for text in record.texts:
-        yield _text_key(text)
+        yield f"text {_as_seen(text)}"
 
 
-def _text_key(text: str) -> str:
+def _as_seen(text: str) -> str:
     """A text as a reader sees it: blanks, forms of one character (NFKC) and invisible format characters are one."""
     if not text.isascii():
         text = unicodedata.normalize("NFKC", _format_characters().sub("", text))
-    return f"text {' '.join(text.split())}"
+    return " ".join(text.split())
 
 
 @cache
@@ -248,14 +248,30 @@ def _streamed(
 
 @dataclass(frozen=True, kw_only=True)
 class _Kept:
-    """Which records of a stream a part keeps: a group's draw decides, so the stream need not be read before."""
+    """Which records of a stream a part keeps: a group's draw decides, so the stream need not be read before.
+
+    A record without a group of its own is drawn by its texts as they are seen. `earlier` has of each text of the pass
+    a hash of 8 bytes and whether it was drawn for dev; DataError where a record of another draw holds it again.
+    """
 
     seed: int
     share: float
     dev: bool
 
-    def __call__(self, record: Record) -> bool:
-        return (_draw(record.group, self.seed) < self.share) == self.dev
+    def __call__(self, record: Record, earlier: dict[bytes, bool]) -> bool:
+        if not self.share:
+            return True
+        own = record.group != group_of_texts(record.texts)
+        group = record.group if own else group_of_texts(map(_as_seen, record.texts))
+        drawn = _draw(group, self.seed) < self.share
+        for text in record.texts:
+            if earlier.setdefault(hashlib.sha256(_as_seen(text).encode()).digest()[:8], drawn) != drawn:
+                raise DataError(
+                    f"{record.where}: a text of this record stands before it in another group, and dev_share "
+                    f"{self.share:g} draws one of them for train and one for dev; allowed is one group for a text, "
+                    "data.dev, or dev_share: 0"
+                )
+        return drawn == self.dev
 
 
 def _stream(
@@ -263,10 +279,11 @@ def _stream(
     task: Task,
     held_out: Mapping[str, tuple[str, str]],
     labels: Sequence[str],
-    kept: Callable[[Record], bool],
+    kept: Callable[[Record, dict[bytes, bool]], bool],
 ) -> Iterator[dict[str, Any]]:
     """The rows of a streamed part; module level, so that a loader's workers can be handed it."""
     index = 0
+    earlier: dict[bytes, bool] = {}
     for source in config.train:
         for record in read_source(source, config, task, split=config.split):
             for key in _keys(record):
@@ -275,7 +292,7 @@ def _stream(
                     raise _leak(key, record, part="train", other=part, first=first)
             if labels:
                 _check_label(record, labels, "train")
-            if kept(record):
+            if kept(record, earlier):
                 yield row_of(record, index)
                 index += 1
     if not index:

@@ -104,3 +104,50 @@ def test_a_parcel_lists_its_hashes_by_last_name_and_is_checked_all_the_same(own)
     told[0]["sha256"] = "0"
     with pytest.raises(DataError, match="is changed"):
         evaluate(replace(own, manifest={**own.manifest, "inputs": told}))
+
+
+# ---- a stream's own dev part -----------------------------------------------------------------------------------
+
+
+def stream_of(path, task="causal-lm", **settings):
+    corpus = load_records(DataConfig(train=path, streaming=True, **{"dev_share": 0.3, **settings}), task)
+    return list(corpus.train), list(corpus.dev)
+
+
+def test_a_text_in_many_groups_is_refused_where_a_stream_draws_its_dev_part(tmp_path):
+    rows = [{"text": f"第{place % 16}句", "group": f"g{place}"} for place in range(64)]
+    with pytest.raises(DataError, match="stands before it in another group") as refusal:
+        stream_of(lines(tmp_path / "many.jsonl", rows))
+    assert "many.jsonl:" in one_line(refusal)
+    train, dev = stream_of(lines(tmp_path / "one.jsonl", [row | {"group": row["text"]} for row in rows]))
+    assert len(train) + len(dev) == 64 and not {row["text"] for row in train} & {row["text"] for row in dev}
+
+
+def test_a_stream_without_groups_draws_a_text_and_its_look_alikes_as_one(tmp_path):
+    forms = ("第{}句　说，苹果", "第{}句 说,苹果", "第{}句\u200b  说，苹果")
+    rows = [{"text": forms[place % 3].format(place // 3)} for place in range(96)]
+    train, dev = (
+        {row["where"].split(":")[-1] for row in part} for part in stream_of(lines(tmp_path / "a.jsonl", rows))
+    )
+    assert len(train | dev) == 96 and train and dev
+    assert not {(int(place) - 1) // 3 for place in train} & {(int(place) - 1) // 3 for place in dev}
+
+
+# ---- numbers of pairs ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [*({"weight": value} for value in (0, 0.0, False, True, "", -1)),
+     *({"negatives": value} for value in (0, False, "", {}))],
+)  # fmt: skip
+def test_a_weight_or_negatives_of_nothing_are_refused(tmp_path, wrong):
+    row = {"text": "我喜欢苹果", "pairs": [{"query": "苹果", "key": "喜欢"} | wrong]}
+    with pytest.raises(DataError, match=f"pairs 1: {next(iter(wrong))} .*; allowed is") as refusal:
+        load_records(DataConfig(train=lines(tmp_path / "a.jsonl", [row]), dev_share=0), "causal-lm")
+    assert "a.jsonl:1" in one_line(refusal)
+    row["pairs"][0] |= dict.fromkeys(("weight", "negatives"))
+    (pair,) = load_records(DataConfig(train=lines(tmp_path / "a.jsonl", [row]), dev_share=0), "causal-lm").train[
+        "pairs"
+    ][0]
+    assert (pair["weight"], pair["negatives"]) == (1.0, [])
