@@ -21,7 +21,7 @@ from finetune.pairs import PairBook
 from finetune.prepare import Progress, pair_book, told, with_shipped
 from finetune.reach import Depths, depths_of
 from finetune.reading import OWN_RULE
-from finetune.records import Corpus, load_records, read_source
+from finetune.records import Corpus, load_records, read_source, trained_among
 from finetune.runfolder import FinishedRun, check_inputs
 
 GENERAL = Path("cmrc-retrieval", "corpus.jsonl")  # below CIJING_DATA
@@ -118,9 +118,11 @@ def general_texts(
     """General texts on tokens, their ids and what was read; or, in words, why there are none.
 
     Without a source the passages of CIJING_DATA/cmrc-retrieval are taken. Of more than `limit` texts so many are drawn.
+    DataError where a source that was named holds a text that the run was trained on or chosen by.
     """
     if material.run.config.task not in LANGUAGE_MODELS:
         return f"task {material.run.config.task} predicts no tokens"
+    named = source is not None
     if source is None:
         beside = os.environ.get("CIJING_DATA")
         if not beside or not (Path(beside) / GENERAL).is_file():
@@ -128,6 +130,10 @@ def general_texts(
         source = Path(beside) / GENERAL
     config = DataConfig(train=(str(source),), id="_id" if Path(source).name == GENERAL.name else "id")
     records = list(read_source(str(source), config, "masked-lm"))  # a task that takes texts and nothing else
+    if seen := trained_among(records, material.corpus):
+        if named:
+            raise DataError(seen)
+        return seen
     chosen = np.arange(len(records))
     if len(records) > limit:
         chosen = np.sort(np.random.default_rng(seed).choice(len(records), size=limit, replace=False))

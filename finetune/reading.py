@@ -122,6 +122,12 @@ def read_record(row: Mapping[str, Any], where: str, *, config: DataConfig, task:
     return record if record.group else Record(group=group_of_texts(record.texts), **fields)
 
 
+def given_label(row: Mapping[str, Any], config: DataConfig) -> str:
+    """The label of a row before `label_map`; empty where there is none."""
+    value = row.get(config.label)
+    return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value).strip()
+
+
 def group_of_texts(texts: Iterable[str]) -> str:
     """A group named after the text: two records of one text can then not stand in two parts."""
     return "text " + hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
@@ -195,7 +201,7 @@ class _Given:
     def label(self, task: Task) -> str | None:
         """The label as `label_map` renames it; None where it leaves it out."""
         value, column = self.value("label"), self.column("label")
-        label = str(value).lower() if isinstance(value, bool) else self.name("label").strip()
+        label = given_label(self.row, self.config) if isinstance(value, bool) else self.name("label").strip()
         if not label:
             raise self.error(f"{column} is {_shown(value)}; allowed is a label, as a text or a whole number")
         if task == "word-in-context":

@@ -9,6 +9,7 @@ import pytest
 from finetune.dataconfig import DataConfig
 from finetune.errors import DataError
 from finetune.evaluate import evaluate
+from finetune.material import material_of
 from finetune.records import load_records
 from finetune.runfolder import open_run_folder
 from tests.finished import language_model, lines, texts
@@ -147,7 +148,60 @@ def test_a_weight_or_negatives_of_nothing_are_refused(tmp_path, wrong):
         load_records(DataConfig(train=lines(tmp_path / "a.jsonl", [row]), dev_share=0), "causal-lm")
     assert "a.jsonl:1" in one_line(refusal)
     row["pairs"][0] |= dict.fromkeys(("weight", "negatives"))
-    (pair,) = load_records(DataConfig(train=lines(tmp_path / "a.jsonl", [row]), dev_share=0), "causal-lm").train[
-        "pairs"
-    ][0]
+    corpus = load_records(DataConfig(train=lines(tmp_path / "a.jsonl", [row]), dev_share=0), "causal-lm")
+    (pair,) = corpus.train["pairs"][0]
     assert (pair["weight"], pair["negatives"]) == (1.0, [])
+
+
+# ---- general texts ---------------------------------------------------------------------------------------------
+
+
+def test_general_texts_that_were_trained_on_or_chosen_by_are_refused(own, streamed, tmp_path):
+    fresh = [{"id": f"g{place}", "text": f"别的话{place}"} for place in range(3)]
+    (dev,) = (str(row["text"]) for row in material_of(own, test=None, seed=0, tell=print).corpus.dev.select([0]))
+    for run, text in ((own, dev), (opened(streamed), texts("train", 1)[0]["text"] + "\u200b")):
+        general = lines(tmp_path / "general.jsonl", [*fresh, {"id": "seen", "text": text}])
+        with pytest.raises(DataError, match="1 of 4 general texts") as refusal:
+            evaluate(run, general=general)
+        assert "general.jsonl:4" in one_line(refusal) and "train.jsonl:" in one_line(refusal)
+    assert "general" in evaluate(own, general=lines(tmp_path / "general.jsonl", fresh)).tables
+
+
+def test_default_passages_that_were_trained_on_are_left_out_in_words(own, tmp_path, monkeypatch):
+    (tmp_path / "cmrc-retrieval").mkdir()
+    lines(tmp_path / "cmrc-retrieval" / "corpus.jsonl", texts("train", 16))
+    monkeypatch.setenv("CIJING_DATA", str(tmp_path))
+    assert "16 of 16 general texts" in evaluate(own).missing["perplexity, general text"]
+
+
+# ---- names that nothing has ------------------------------------------------------------------------------------
+
+ROWS = [{"text": f"第{place}句", "label": "ab"[place % 2], "topic": f"t{place}"} for place in range(12)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"group": "topicc"}, "data.group: no row has the column 'topicc'; did you mean topic?"),
+        ({"id": "idd"}, "data.id: no row has the column 'idd'"),
+        ({"label_map": {"bb": "a"}}, "data.label_map: no record has the label 'bb'; did you mean b?"),
+        ({"label_map": {"neutral": None}}, r"data.label_map: no record has the label 'neutral' \(allowed: a, b\)"),
+        ({"subset": "zh"}, "data.subset 'zh'"),
+        ({"split": "validation"}, "data.split 'validation'"),
+        ({"revision": "main"}, "data.revision 'main'"),
+    ],
+)  # fmt: skip
+def test_a_name_that_nothing_has_is_refused_with_the_nearest(tmp_path, settings, said):
+    path = lines(tmp_path / "a.jsonl", ROWS)
+    with pytest.raises(DataError, match=said) as refusal:
+        load_records(DataConfig(train=path, **settings), "classification")
+    one_line(refusal)
+    load_records(DataConfig(train=path, group="topic", label_map={"b": "c"}, split="train"), "classification")
+
+
+def test_a_column_that_no_row_of_a_stream_has_is_refused_at_its_end(tmp_path):
+    path = lines(tmp_path / "a.jsonl", ROWS)
+    with pytest.raises(DataError, match="did you mean topic"):
+        stream_of(path, group="topicc", dev_share=0.3)
+    train, dev = stream_of(path, group="topic")
+    assert len(train) + len(dev) == 12
