@@ -94,7 +94,7 @@ def evaluate(
     tell = progress or (lambda stage, done, total: None)
     material = material_of(run, test=test, seed=seed, tell=tell)
     found = _Found(run=run, seed=seed, tell=tell, read=list(material.read))
-    found.notes += run.learner.notes
+    found.notes += (*run.learner.notes, *material.notes)
     if run.config.task in LANGUAGE_MODELS:
         _language_model(material, found)
     else:

@@ -21,8 +21,8 @@ from finetune.pairs import PairBook
 from finetune.prepare import Progress, pair_book, told, with_shipped
 from finetune.reach import Depths, depths_of
 from finetune.reading import OWN_RULE
-from finetune.records import Corpus, load_records, read_source
-from finetune.runfolder import FinishedRun
+from finetune.records import Corpus, load_records, read_source, trained_among
+from finetune.runfolder import FinishedRun, check_inputs
 
 GENERAL = Path("cmrc-retrieval", "corpus.jsonl")  # below CIJING_DATA
 LANGUAGE_MODELS = ("causal-lm", "masked-lm")
@@ -49,6 +49,7 @@ class Material:
     encoding: Encoding
     collator: Collator
     read: tuple[DataRead, ...]
+    notes: tuple[str, ...]  # what is to be said of the files
 
     @cached_property
     def ids(self) -> list[str]:
@@ -73,11 +74,12 @@ def material_of(run: FinishedRun, *, test: Sequence[str] | None, seed: int, tell
 
     test: sources to take instead of those of the configuration. Errors as load_records and encode give them: no
     group and no text of the test stands in what was trained on or chosen by. DataError where the classes are others
-    than the run's.
+    than the run's, or a file that was trained on or chosen by is.
     """
+    notes = check_inputs(run, test=test is None)
     data = data_with_test(run.config.data, test)
     tell("texts", 0, 1)
-    corpus = load_records(with_shipped(data), run.config.task, seed=run.config.seed)
+    corpus = load_records(with_shipped(data), run.config.task, seed=run.config.seed, trained=True)
     tell("texts", 1, 1)
     if corpus.labels != run.labels:
         raise DataError(f"the data has the classes {', '.join(corpus.labels)}; the run has {', '.join(run.labels)}")
@@ -93,7 +95,7 @@ def material_of(run: FinishedRun, *, test: Sequence[str] | None, seed: int, tell
         documents = told(encoded(corpus.test, run.tokenizer, encoding), corpus.test, "test", tell)
     return Material(
         run=run, corpus=corpus, documents=tuple(documents), book=book, depths=depths, encoding=encoding,
-        collator=collator_of(run.tokenizer, run.config.task, seed=seed), read=_read_for(run, data),
+        collator=collator_of(run.tokenizer, run.config.task, seed=seed), read=_read_for(run, data), notes=notes,
     )  # fmt: skip
 
 
@@ -116,9 +118,11 @@ def general_texts(
     """General texts on tokens, their ids and what was read; or, in words, why there are none.
 
     Without a source the passages of CIJING_DATA/cmrc-retrieval are taken. Of more than `limit` texts so many are drawn.
+    DataError where a source that was named holds a text that the run was trained on or chosen by.
     """
     if material.run.config.task not in LANGUAGE_MODELS:
         return f"task {material.run.config.task} predicts no tokens"
+    named = source is not None
     if source is None:
         beside = os.environ.get("CIJING_DATA")
         if not beside or not (Path(beside) / GENERAL).is_file():
@@ -126,6 +130,10 @@ def general_texts(
         source = Path(beside) / GENERAL
     config = DataConfig(train=(str(source),), id="_id" if Path(source).name == GENERAL.name else "id")
     records = list(read_source(str(source), config, "masked-lm"))  # a task that takes texts and nothing else
+    if seen := trained_among(records, material.corpus):
+        if named:
+            raise DataError(seen)
+        return seen
     chosen = np.arange(len(records))
     if len(records) > limit:
         chosen = np.sort(np.random.default_rng(seed).choice(len(records), size=limit, replace=False))

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,12 +119,18 @@ def read_record(row: Mapping[str, Any], where: str, *, config: DataConfig, task:
             return None
     fields["pairs"] = given.pairs(fields.get("text", ""))
     record = Record(group=given.name("group"), **fields)
-    return record if record.group else Record(group=_group_of(record), **fields)
+    return record if record.group else Record(group=group_of_texts(record.texts), **fields)
 
 
-def _group_of(record: Record) -> str:
+def given_label(row: Mapping[str, Any], config: DataConfig) -> str:
+    """The label of a row before `label_map`; empty where there is none."""
+    value = row.get(config.label)
+    return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value).strip()
+
+
+def group_of_texts(texts: Iterable[str]) -> str:
     """A group named after the text: two records of one text can then not stand in two parts."""
-    return "text " + hashlib.sha256("\n".join(record.texts).encode()).hexdigest()[:16]
+    return "text " + hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -195,7 +201,7 @@ class _Given:
     def label(self, task: Task) -> str | None:
         """The label as `label_map` renames it; None where it leaves it out."""
         value, column = self.value("label"), self.column("label")
-        label = str(value).lower() if isinstance(value, bool) else self.name("label").strip()
+        label = given_label(self.row, self.config) if isinstance(value, bool) else self.name("label").strip()
         if not label:
             raise self.error(f"{column} is {_shown(value)}; allowed is a label, as a text or a whole number")
         if task == "word-in-context":
@@ -245,7 +251,8 @@ class _Given:
         known = {"query", "key", "negatives", "weight"}
         if not isinstance(pair, dict) or not {"query", "key"} <= set(pair) <= known:
             raise self.error(f"{name} is {_shown(pair)}; allowed is {{query, key}}, and negatives, weight")
-        weight, negatives = pair.get("weight") or 1.0, pair.get("negatives") or []
+        given = (pair.get("weight"), pair.get("negatives"))
+        weight, negatives = (default if one is None else one for one, default in zip(given, (1.0, []), strict=True))
         if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight <= 1000:
             raise self.error(f"{name}: weight {_shown(weight)}; allowed is a number above 0, up to 1000")
         if not isinstance(negatives, list):

@@ -1,9 +1,14 @@
 """A corpus: its parts as `datasets` sees them, split so that no group and no text stands in two of them."""
 
+import difflib
 import hashlib
+import re
+import sys
+import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, TypeAlias
 
 from datasets import Dataset, IterableDataset
@@ -11,10 +16,11 @@ from datasets import Dataset, IterableDataset
 from finetune.corpusfiles import OWN_COLUMNS, kind_of, rows_of
 from finetune.dataconfig import LABELLED, DataConfig, Task
 from finetune.errors import DataError
-from finetune.reading import FEATURES, SENSES, Record, read_record, row_of
+from finetune.reading import FEATURES, SENSES, Record, given_label, group_of_texts, read_record, record_of, row_of
 
 Part: TypeAlias = Dataset | IterableDataset
 _COLUMNS = ("text", "second", "label", "group", "target", "second_target", "pairs", "messages", "prompt", "completion")
+_HUB_ONLY = {"subset": None, "split": "train", "revision": None}  # with their defaults
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -31,19 +37,29 @@ class Corpus:
     labels: tuple[str, ...]  # the classes in their order, none for language models
 
 
-def load_records(config: DataConfig, task: Task, *, seed: int = 0) -> Corpus:
+def load_records(config: DataConfig, task: Task, *, seed: int = 0, trained: bool = False) -> Corpus:
     """Read, check and split a corpus.
 
     DataError names file and line of what cannot be used, an empty corpus, a label in dev or test that train lacks, a
     group or a text that stands in two parts, and a split that no group allows. The same seed gives the same split,
     in whatever order the records stand.
+
+    trained: the parts of a run that came to its end. A stream is then read once now, so that what stands in its train
+    and in dev or test is refused before anything is measured; the keys of dev and test are all that is kept of it.
+    Without it, a column or a label of label_map that nothing has is refused, and what is for hub ids only.
     """
     if config.packing and task != "causal-lm":
         raise DataError(f"data.packing with task {task}: allowed with causal-lm, where one mask hides the neighbours")
-    dev, test = (_held_out(config, task, name) for name in ("dev", "test"))
+    if not trained:
+        _refuse_hub_settings(config)
+    names = _Names()
+    dev, test = (_held_out(config, task, name, names) for name in ("dev", "test"))
     if config.streaming:
-        return _streamed(config, task, dev=dev, test=test, seed=seed)
-    train = _all(config.train, config, task, split=config.split)
+        return _streamed(config, task, dev=dev, test=test, seed=seed, names=None if trained else names)
+    train = _all(config.train, config, task, split=config.split, names=names)
+    if not trained:
+        names.check_columns(config)
+        names.check_labels(config, task)
     if not dev and config.dev_share:
         train, dev = split_by_group(train, share=config.dev_share, seed=seed)
     parts = {"train": train, "dev": dev, "test": test}
@@ -55,26 +71,31 @@ def load_records(config: DataConfig, task: Task, *, seed: int = 0) -> Corpus:
     return Corpus(train=datasets["train"], dev=datasets["dev"], test=datasets["test"], labels=labels)
 
 
-def _held_out(config: DataConfig, task: Task, name: str) -> list[Record]:
+def _held_out(config: DataConfig, task: Task, name: str, names: "_Names") -> list[Record]:
     sources, split = getattr(config, name), getattr(config, f"{name}_split")
     if split is not None:
         wrong = [source for source in config.train if kind_of(source, config.kind) != "hub"]
         if wrong:
             raise DataError(f"data.{name}_split with {wrong[0]}, which is a file: allowed with a hub id")
-        return _all(config.train, config, task, split=split)
-    return _all(sources, config, task, split=config.split) if sources else []
+        return _all(config.train, config, task, split=split, names=names)
+    return _all(sources, config, task, split=config.split, names=names) if sources else []
 
 
-def _all(sources: Sequence[str], config: DataConfig, task: Task, *, split: str) -> list[Record]:
-    return [record for source in sources for record in read_source(source, config, task, split=split)]
+def _all(sources: Sequence[str], config: DataConfig, task: Task, *, split: str, names: "_Names") -> list[Record]:
+    return [record for source in sources for record in read_source(source, config, task, split=split, names=names)]
 
 
-def read_source(source: str, config: DataConfig, task: Task, *, split: str = "train") -> Iterator[Record]:
-    """The records of one source; DataError at its end if there was none."""
-    if kind_of(source, config.kind) in OWN_COLUMNS:
+def read_source(
+    source: str, config: DataConfig, task: Task, *, split: str = "train", names: "_Names | None" = None
+) -> Iterator[Record]:
+    """The records of one source; DataError at its end if there was none. `names` gathers what its rows have."""
+    own = kind_of(source, config.kind) in OWN_COLUMNS
+    if own:
         config = config.model_copy(update={name: name for name in _COLUMNS})
     found = left_out = 0
     for where, row in rows_of(source, config, split=split):
+        if names is not None:
+            names.gather(row, config, own=own)
         record = read_record(row, where, config=config, task=task)
         if record is None:
             left_out += 1
@@ -88,6 +109,55 @@ def read_source(source: str, config: DataConfig, task: Task, *, split: str = "tr
 
 def _dataset(records: Sequence[Record]) -> Dataset:
     return Dataset.from_list([row_of(record, place) for place, record in enumerate(records)], features=FEATURES)
+
+
+# ---- names that rows have --------------------------------------------------------------------------------------
+
+
+@dataclass(kw_only=True, eq=False)
+class _Names:
+    """Columns and labels that rows have, to tell a name that no row has."""
+
+    columns: set[str] = field(default_factory=set)  # of the kinds that have columns of their own names
+    labels: set[str] = field(default_factory=set)
+
+    def gather(self, row: Mapping[str, Any], config: DataConfig, *, own: bool) -> None:
+        """Add a row; `own`: its columns have our names."""
+        if not own:
+            self.columns.update(row)
+        if config.label_map:
+            self.labels.add(given_label(row, config))
+
+    def check_columns(self, config: DataConfig) -> None:
+        """DataError for a column that the configuration renames and no row has."""
+        for name in ("id", *_COLUMNS):
+            column = getattr(config, name)
+            if self.columns and column != name and column not in self.columns:
+                raise DataError(f"data.{name}: no row has the column {column!r}{_nearest(column, self.columns)}")
+
+    def check_labels(self, config: DataConfig, task: Task) -> None:
+        """DataError for a label that is to be renamed or left out and no record has."""
+        for label in config.label_map if task in LABELLED else ():
+            if label not in self.labels:
+                raise DataError(
+                    f"data.label_map: no record has the label {label!r}{_nearest(label, self.labels - {''})}"
+                )
+
+
+def _nearest(name: str, valid: Collection[str]) -> str:
+    close = difflib.get_close_matches(name, valid, n=1, cutoff=0.5)
+    meant = f"; did you mean {close[0]}?" if close else ""
+    shown = sorted(valid)
+    return f"{meant} (allowed: {', '.join(shown)})" if len(shown) < 40 else meant
+
+
+def _refuse_hub_settings(config: DataConfig) -> None:
+    """DataError for subset, split or revision where every source is a file."""
+    given = {name: getattr(config, name) for name, default in _HUB_ONLY.items() if getattr(config, name) != default}
+    sources = (*config.train, *config.dev, *config.test)
+    if given and all(kind_of(source, config.kind) != "hub" for source in sources):
+        name, value = next(iter(given.items()))
+        raise DataError(f"data.{name} {value!r} with {sources[0]}, which is a file: allowed with a hub id")
 
 
 # ---- parts that share nothing ----------------------------------------------------------------------------------
@@ -141,8 +211,26 @@ def _bundles(records: Sequence[Record]) -> list[list[int]]:
 def _keys(record: Record) -> Iterator[str]:
     """What must not stand in two parts."""
     yield f"group {record.group}"
+    yield from _text_keys(record)
+
+
+def _text_keys(record: Record) -> Iterator[str]:
     for text in record.texts:
-        yield f"text {' '.join(text.split())}"
+        yield f"text {_as_seen(text)}"
+
+
+def _as_seen(text: str) -> str:
+    """A text as a reader sees it: blanks, forms of one character (NFKC) and invisible format characters are one."""
+    if not text.isascii():
+        text = unicodedata.normalize("NFKC", _format_characters().sub("", text))
+    return " ".join(text.split())
+
+
+@cache
+def _format_characters() -> re.Pattern[str]:
+    """Unicode's category Cf: zero-width spaces and joiners, marks of direction, soft hyphens."""
+    found = (chr(code) for code in range(sys.maxunicode + 1))
+    return re.compile(f"[{re.escape(''.join(one for one in found if unicodedata.category(one) == 'Cf'))}]+")
 
 
 def _draw(group: str, seed: int) -> float:
@@ -163,6 +251,24 @@ def _check_apart(parts: Mapping[str, Sequence[Record]]) -> None:
 def _leak(key: str, record: Record, *, part: str, other: str, first: str) -> DataError:
     what = f"the group {record.group!r}" if key.startswith("group ") else "this text"
     return DataError(f"{record.where}: {what} stands in {part} and in {other} ({first}); allowed is one of the two")
+
+
+def trained_among(records: Sequence[Record], corpus: Corpus) -> str:
+    """Says how many of the records have a text of the corpus's train or dev part, and the first; empty for none."""
+    places = {key: place for place, record in reversed(list(enumerate(records))) for key in _text_keys(record)}
+    found: dict[int, str] = {}
+    for name, part in (("train", corpus.train), ("dev", corpus.dev)):
+        for row in part if part is not None else ():
+            for key in _text_keys(record_of(row)):
+                if key in places:
+                    found.setdefault(places[key], f"{name} ({row['where']})")
+    if not found:
+        return ""
+    first = min(found)
+    return (
+        f"{records[first].where}: {len(found)} of {len(records)} general texts were trained on or chosen by, this one "
+        f"stands in {found[first]}; allowed are texts that the run never saw"
+    )
 
 
 # ---- labels ----------------------------------------------------------------------------------------------------
@@ -195,7 +301,16 @@ def _check_label(record: Record, labels: Sequence[str], part: str) -> None:
 # ---- streams ---------------------------------------------------------------------------------------------------
 
 
-def _streamed(config: DataConfig, task: Task, *, dev: Sequence[Record], test: Sequence[Record], seed: int) -> Corpus:
+def _streamed(
+    config: DataConfig,
+    task: Task,
+    *,
+    dev: Sequence[Record],
+    test: Sequence[Record],
+    seed: int,
+    names: _Names | None,
+) -> Corpus:
+    """The parts of a stream; `names` of dev and test, None for a run that was trained."""
     if task in ("sense", "classification") and config.labels is None:
         raise DataError(f"data.streaming with task {task}: data.labels must name the classes, for they are not counted")
     labels = _labels([], config, task)
@@ -211,25 +326,44 @@ def _streamed(config: DataConfig, task: Task, *, dev: Sequence[Record], test: Se
             features=FEATURES,
             gen_kwargs={
                 "config": config, "task": task, "held_out": held_out, "labels": labels,
-                "kept": _Kept(seed=seed, share=share, dev=part == "dev"),
+                "kept": _Kept(seed=seed, share=share, dev=part == "dev"), "names": names,
             },
         )
         for part in (("train", "dev") if share else ("train",))
     }  # fmt: skip
+    if names is None and held_out:
+        for _ in _stream(config, task, held_out, labels, _Kept(seed=seed, share=share, dev=False), names):
+            pass
     kept_dev = _dataset(dev) if dev else parts.get("dev")
     return Corpus(train=parts["train"], dev=kept_dev, test=_dataset(test) if test else None, labels=labels)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Kept:
-    """Which records of a stream a part keeps: a group's draw decides, so the stream need not be read before."""
+    """Which records of a stream a part keeps: a group's draw decides, so the stream need not be read before.
+
+    A record without a group of its own is drawn by its texts as they are seen. `earlier` has of each text of the pass
+    a hash of 8 bytes and whether it was drawn for dev; DataError where a record of another draw holds it again.
+    """
 
     seed: int
     share: float
     dev: bool
 
-    def __call__(self, record: Record) -> bool:
-        return (_draw(record.group, self.seed) < self.share) == self.dev
+    def __call__(self, record: Record, earlier: dict[bytes, bool]) -> bool:
+        if not self.share:
+            return True
+        own = record.group != group_of_texts(record.texts)
+        group = record.group if own else group_of_texts(map(_as_seen, record.texts))
+        drawn = _draw(group, self.seed) < self.share
+        for text in record.texts:
+            if earlier.setdefault(hashlib.sha256(_as_seen(text).encode()).digest()[:8], drawn) != drawn:
+                raise DataError(
+                    f"{record.where}: a text of this record stands before it in another group, and dev_share "
+                    f"{self.share:g} draws one of them for train and one for dev; allowed is one group for a text, "
+                    "data.dev, or dev_share: 0"
+                )
+        return drawn == self.dev
 
 
 def _stream(
@@ -237,21 +371,26 @@ def _stream(
     task: Task,
     held_out: Mapping[str, tuple[str, str]],
     labels: Sequence[str],
-    kept: Callable[[Record], bool],
+    kept: Callable[[Record, dict[bytes, bool]], bool],
+    names: _Names | None,
 ) -> Iterator[dict[str, Any]]:
     """The rows of a streamed part; module level, so that a loader's workers can be handed it."""
     index = 0
+    earlier: dict[bytes, bool] = {}
+    seen = None if names is None else _Names(columns=set(names.columns))
     for source in config.train:
-        for record in read_source(source, config, task, split=config.split):
+        for record in read_source(source, config, task, split=config.split, names=seen):
             for key in _keys(record):
                 if key in held_out:
                     part, first = held_out[key]
                     raise _leak(key, record, part="train", other=part, first=first)
             if labels:
                 _check_label(record, labels, "train")
-            if kept(record):
+            if kept(record, earlier):
                 yield row_of(record, index)
                 index += 1
+    if seen is not None:
+        seen.check_columns(config)
     if not index:
         raise DataError(
             f"{', '.join(config.train)}: the streamed part holds no records; give data.dev, or dev_share: 0"

@@ -1,6 +1,7 @@
 """A finished run opened again: its configuration, its files as they were written, its model with adapter and head."""
 
 import json
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,9 +11,10 @@ from typing import Any
 import yaml
 
 from finetune.adapters import MANIFEST, WEIGHTS, check_adapter
-from finetune.begun import CONFIG, refuse_changes
+from finetune.begun import CONFIG, input_hashes, refuse_changes
 from finetune.config import RunConfig, config_of
-from finetune.errors import TrainingError
+from finetune.domains import DOMAINS
+from finetune.errors import DataError, TrainingError
 from finetune.heads import Heads
 from finetune.learner import Learner, reopened_learner
 
@@ -84,6 +86,39 @@ def open_run_folder(path: str | Path, *, device: str = "auto", whole: bool = Fal
     return FinishedRun(
         folder=folder, config=config, labels=labels, manifest=manifest, hashes=dict(told["hashes"]), learner=learner
     )
+
+
+def check_inputs(run: FinishedRun, *, test: bool) -> tuple[str, ...]:
+    """Compare the run's files with those it was trained on; what a reader must know, where they cannot be compared.
+
+    DataError that names each file trained on or chosen by, or of pairs, that changed or is gone. Another test file is
+    no leak and only told, where the configured `test` is what will be read.
+    """
+    then = _hashes_then(run.manifest.get("inputs"))
+    if not then:
+        return ("the manifest holds no hashes of the run's files, so whether they changed was not checked",)
+    pairs = run.config.pairs.file if run.config.pairs is not None else None
+    gone = pairs in then and pairs not in DOMAINS and not Path(str(pairs)).is_file()
+    now = input_hashes(run.config.model_copy(update={"pairs": None}) if gone else run.config)
+    changed = {
+        name: f"{name} is {'changed' if name in now else 'gone'} since the run was trained"
+        for name, hashes in then.items()
+        if now.get(name) not in hashes
+    }
+    measured = {name for source in run.config.data.test for name in (source, str(Path(source).with_suffix(".gold")))}
+    if trained := [said for name, said in changed.items() if name not in measured]:
+        raise DataError(f"{run.folder}: {'; '.join(trained)}; put it back: what was trained on is known by it alone")
+    return tuple(said for name, said in changed.items() if name in now) if test else ()
+
+
+def _hashes_then(told: Any) -> Mapping[str, set[str]]:
+    """Hashes by name as a run writes them, or as a parcel lists them, where two files may have one last name."""
+    found: dict[str, set[str]] = defaultdict(set)
+    if isinstance(told, Mapping):
+        told = [{"file": name, "sha256": value} for name, value in told.items()]
+    for each in told or ():
+        found[str(each["file"])].add(str(each["sha256"]))
+    return found
 
 
 def _manifest(folder: Path) -> Mapping[str, Any]:
