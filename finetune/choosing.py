@@ -40,6 +40,12 @@ def known_metrics(task: Task, *, supervised: bool) -> tuple[str, ...]:
     return (*own, *OF_PAIRS) if supervised else own
 
 
+def more_is_better(metric: str, *, loss: str = "") -> bool:
+    """Whether a larger value of the metric is the better one; `loss` is that on attention: repel drives it away."""
+    name = full_name(metric)
+    return name == "eval_accuracy" or (name in ("eval_pair_mass", "eval_pairs_met") and loss != "repel")
+
+
 def metric_problem(metric: object, known: tuple[str, ...]) -> str | None:
     """Why no step can be chosen by this metric, or None."""
     if isinstance(metric, str) and full_name(metric) in known:

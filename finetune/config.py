@@ -8,7 +8,15 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 
-from finetune.choosing import EarlyStopping, contradictions, dev_expected, known_metrics, metric_problem
+from finetune.choosing import (
+    EarlyStopping,
+    contradictions,
+    dev_expected,
+    full_name,
+    known_metrics,
+    metric_problem,
+    more_is_better,
+)
 from finetune.dataconfig import DataConfig, Task
 from finetune.errors import ConfigError
 from finetune.losses import HeadReduction, LossName, LossSettings
@@ -160,6 +168,12 @@ class RunConfig(_Strict):
         unknown = None if metric is None else metric_problem(metric, known)
         if unknown:
             raise ValueError(f"training.metric_for_best_model {unknown}")
+        asked = self.training.get("greater_is_better")
+        if asked is not None and asked != self.more_is_better:
+            raise ValueError(
+                f"training.greater_is_better {str(asked).lower()} would keep the worst step by "
+                f"{full_name(str(metric or 'loss'))}: leave it out"
+            )
         return self
 
     @property
@@ -171,6 +185,12 @@ class RunConfig(_Strict):
     def save_every(self) -> int | None:
         """Steps between two saves of a stream, which has no epochs: a tenth of the run; None for other runs."""
         return max(1, self.training["max_steps"] // 10) if self.data.streaming else None
+
+    @property
+    def more_is_better(self) -> bool:
+        """Whether the step with the larger value of training.metric_for_best_model is the better one."""
+        loss = self.attention.loss if self.supervised else ""
+        return more_is_better(str(self.training.get("metric_for_best_model") or "loss"), loss=loss)
 
     @property
     def supervised(self) -> bool:

@@ -119,7 +119,7 @@ def make_trainer(
     trainer = AttentionTrainer(
         model=prepared.learner.model, args=arguments_of(config, folder, has_dev=prepared.dev is not None),
         train_dataset=prepared.train, eval_dataset=prepared.dev, data_collator=prepared.collator,
-        processing_class=prepared.learner.loaded.tokenizer, task_loss=TaskLoss(task=config.task),
+        processing_class=prepared.learner.loaded.tokenizer, task_loss=_task_loss(config),
         supervision=prepared.supervision, norms_every=config.attention.norms_every if prepared.supervision else 0,
         compute_metrics=None if config.task in ("causal-lm", "masked-lm") else accuracy_of,
         watch=_watcher(progress),
@@ -139,6 +139,10 @@ def make_trainer(
     }  # fmt: skip
     trainer.loss_before = float(start.facts.get("loss_sum", 0.0)) if start is not None else 0.0
     return trainer, plan
+
+
+def _task_loss(config: RunConfig) -> TaskLoss:
+    return TaskLoss(task=config.task, label_smoothing=float(config.training.get("label_smoothing_factor", 0.0)))
 
 
 def weight_plan(
