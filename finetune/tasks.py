@@ -32,8 +32,8 @@ class TaskLoss:
     """The task's loss of one micro-batch, as its share of the whole step.
 
     Called as (model, inputs, labels, rows=request or None, items=number of labels in the whole step or None); gives the
-    loss and {"logits": …}. Without `items` the loss is the mean over the batch. Labels are smoothed in training alone, so
-    that the loss on dev means the same in every run.
+    loss and {"logits": …}. Without `items` the loss is the mean over the batch. Labels are smoothed in training alone:
+    the loss on dev means the same in every run.
     """
 
     task: Task
@@ -140,6 +140,12 @@ def span_mean(states: Tensor, mask: Tensor) -> Tensor:
     """Mean state of the marked tokens, [text, dim], float32."""
     weight = mask.float()[..., None]
     return (states.float() * weight).sum(1) / weight.sum(1).clamp_min(1.0)
+
+
+def spoilt_weight(model: nn.Module) -> str | None:
+    """The name of a trained tensor that holds NaN or infinity, or None."""
+    trained = ((name, weight) for name, weight in model.named_parameters() if weight.requires_grad)
+    return next((name for name, weight in trained if not weight.detach().isfinite().all()), None)
 
 
 def head_for(task: Task, *, width: int, classes: int) -> nn.Module | None:

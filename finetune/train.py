@@ -1,11 +1,13 @@
 """A configuration in, a run folder out: an adapter that PEFT loads, its card, checkpoints, tables, a manifest."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 
 from finetune.arguments import arguments_of
@@ -22,7 +24,7 @@ from finetune.begun import (
 from finetune.callbacks import Patience
 from finetune.choosing import dev_expected
 from finetune.config import RunConfig
-from finetune.errors import TrainingError
+from finetune.errors import ConfigError, TrainingError
 from finetune.finish import finish, heads_told
 from finetune.parcel import refuse_local_base
 from finetune.prepare import Prepared, Progress, batches_with_pairs, prepare_run
@@ -116,14 +118,9 @@ def make_trainer(
     config: RunConfig, prepared: Prepared, *, folder: Path, start: Start | None, progress: Progress | None
 ) -> tuple[AttentionTrainer, WeightPlan | None]:
     """The trainer, λ set: as given, as measured, or as the checkpoint has it."""
-    trainer = AttentionTrainer(
-        model=prepared.learner.model, args=arguments_of(config, folder, has_dev=prepared.dev is not None),
-        train_dataset=prepared.train, eval_dataset=prepared.dev, data_collator=prepared.collator,
-        processing_class=prepared.learner.loaded.tokenizer, task_loss=_task_loss(config),
-        supervision=prepared.supervision, norms_every=config.attention.norms_every if prepared.supervision else 0,
-        compute_metrics=None if config.task in ("causal-lm", "masked-lm") else accuracy_of,
-        watch=_watcher(progress),
-    )  # fmt: skip
+    with _refused_in_one_line():
+        trainer = _trainer_of(config, prepared, folder=folder, progress=progress)
+        _try_to_build(trainer)
     if config.early_stopping is not None:
         trainer.add_callback(Patience(config.early_stopping.patience, config.early_stopping.threshold))
     if progress is not None and prepared.supervision is not None:
@@ -139,6 +136,42 @@ def make_trainer(
     }  # fmt: skip
     trainer.loss_before = float(start.facts.get("loss_sum", 0.0)) if start is not None else 0.0
     return trainer, plan
+
+
+def _trainer_of(config: RunConfig, prepared: Prepared, *, folder: Path, progress: Progress | None) -> AttentionTrainer:
+    return AttentionTrainer(
+        model=prepared.learner.model, args=arguments_of(config, folder, has_dev=prepared.dev is not None),
+        train_dataset=prepared.train, eval_dataset=prepared.dev, data_collator=prepared.collator,
+        processing_class=prepared.learner.loaded.tokenizer, task_loss=_task_loss(config),
+        supervision=prepared.supervision, norms_every=config.attention.norms_every if prepared.supervision else 0,
+        compute_metrics=None if config.task in ("causal-lm", "masked-lm") else accuracy_of,
+        watch=_watcher(progress),
+    )  # fmt: skip
+
+
+def _try_to_build(trainer: AttentionTrainer) -> None:
+    """Build what Trainer builds later, so that values that only its parts refuse are met before the run begins.
+
+    The optimizer is kept, for Trainer takes the one that is there; the schedule is tried on another.
+    """
+    if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:  # theirs is made with the wrapped model
+        return
+    trainer.create_optimizer()
+    other = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=float(trainer.args.learning_rate))
+    trainer.create_scheduler(num_training_steps=max(trainer.args.max_steps, 1), optimizer=other)
+    trainer.lr_scheduler = None
+    trainer.get_train_dataloader()
+
+
+@contextmanager
+def _refused_in_one_line() -> Iterator[None]:
+    """ConfigError for what transformers, torch or accelerate refuse of `training`; memory that is full is no such."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except (ValueError, TypeError, ImportError, RuntimeError, AttributeError, KeyError, AssertionError) as error:
+        raise ConfigError(f"training: {' '.join(str(error).split())}") from error
 
 
 def _task_loss(config: RunConfig) -> TaskLoss:
