@@ -58,7 +58,7 @@ class TaskLoss:
         smoothing = self.label_smoothing if model.training else 0.0
         return self._cross_entropy(logits, labels, items, smoothing=smoothing), {"logits": logits}
 
-    def _cross_entropy(self, logits: Tensor, labels: Tensor, items: Any, *, smoothing: float) -> Tensor:
+    def _cross_entropy(self, logits: Tensor, labels: Tensor, items: Any, *, smoothing: float = 0.0) -> Tensor:
         if self.shifts:
             logits, labels = logits[:, :-1], labels[:, 1:]
         flat, wanted = logits.reshape(-1, logits.shape[-1]).float(), labels.reshape(-1)

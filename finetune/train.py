@@ -12,6 +12,7 @@ import yaml
 
 from finetune.arguments import arguments_of
 from finetune.begun import (
+    CHECKPOINTS,
     CONFIG,
     Start,
     as_yaml,
@@ -118,7 +119,7 @@ def make_trainer(
     config: RunConfig, prepared: Prepared, *, folder: Path, start: Start | None, progress: Progress | None
 ) -> tuple[AttentionTrainer, WeightPlan | None]:
     """The trainer, λ set: as given, as measured, or as the checkpoint has it."""
-    with _refused_in_one_line():
+    with _refused_in_one_line(folder, begun=start is not None):
         trainer = _trainer_of(config, prepared, folder=folder, progress=progress)
         _try_to_build(trainer)
     if config.early_stopping is not None:
@@ -164,13 +165,20 @@ def _try_to_build(trainer: AttentionTrainer) -> None:
 
 
 @contextmanager
-def _refused_in_one_line() -> Iterator[None]:
-    """ConfigError for what transformers, torch or accelerate refuse of `training`; memory that is full is no such."""
+def _refused_in_one_line(folder: Path, *, begun: bool) -> Iterator[None]:
+    """ConfigError for what transformers, torch or accelerate refuse of `training`; memory that is full is no such.
+
+    A run that was to start here has not begun then: the mended file may start in the same folder.
+    """
     try:
         yield
     except torch.OutOfMemoryError:
         raise
     except (ValueError, TypeError, ImportError, RuntimeError, AttributeError, KeyError, AssertionError) as error:
+        if not begun and speaks():
+            (folder / CONFIG).unlink(missing_ok=True)
+            if (folder / CHECKPOINTS).is_dir():
+                (folder / CHECKPOINTS).rmdir()
         raise ConfigError(f"training: {' '.join(str(error).split())}") from error
 
 

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from finetune.arguments import arguments_of
-from finetune.choosing import more_is_better
+from finetune.begun import nothing_begun
+from finetune.choosing import more_is_better, steps_told
 from finetune.config import config_of, load_config
 from finetune.errors import CijingError, ConfigError, PairError, TrainingError
 from finetune.tasks import TaskLoss
@@ -190,6 +191,14 @@ def test_what_the_parts_of_a_trainer_refuse_is_told_in_one_line(tmp_path, traini
     with pytest.raises(ConfigError, match=r"^training: ") as caught:
         language_model(tmp_path, **{f"training__{name}": value for name, value in training.items()})
     assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists() or nothing_begun(
+        tmp_path / "run"
+    )  # the mended file may start in the same folder
+
+
+def test_a_run_that_took_no_step_is_no_finished_run():
+    with pytest.raises(TrainingError, match="no step was taken"):
+        steps_told(SimpleNamespace(state=SimpleNamespace(global_step=0, max_steps=3), eval_dataset=None))
 
 
 def test_the_margin_loss_without_negatives_teaches_nothing_and_is_refused(tmp_path):
