@@ -29,6 +29,7 @@ def arguments_of(config: RunConfig, folder: Path, *, has_dev: bool) -> Any:
         **{name: value for name, value in config.training.items() if name not in HUB_FIELDS},
         "output_dir": str(folder / CHECKPOINTS), "seed": config.seed, "data_seed": config.seed,
         "prediction_loss_only": config.task in ("causal-lm", "masked-lm"),
+        "greater_is_better": config.more_is_better,
     }  # fmt: skip
     if config.data.streaming and not isinstance(given.get("accelerator_config"), str):
         # Else process 0 reads for all, cutting its batches, which are of many lengths, into equal parts.

@@ -18,7 +18,7 @@ _LOGGED = 10  # steps: TrainingArguments' eval_steps follow logging_steps
 class EarlyStopping(BaseModel):
     """Stop when dev gets no better; the best step is kept all the same."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     patience: Annotated[int, Field(ge=1)] = 3  # evaluations in a row without a gain
     threshold: Annotated[float, Field(ge=0.0)] = 0.0  # of the metric; a gain no larger counts as none
@@ -38,6 +38,12 @@ def known_metrics(task: Task, *, supervised: bool) -> tuple[str, ...]:
     """What is measured on dev."""
     own = COMPARABLE if task in LABELLED else COMPARABLE[:1]
     return (*own, *OF_PAIRS) if supervised else own
+
+
+def more_is_better(metric: str, *, loss: str = "") -> bool:
+    """Whether a larger value of the metric is the better one; `loss` is that on attention: repel drives it away."""
+    name = full_name(metric)
+    return name == "eval_accuracy" or (name in ("eval_pair_mass", "eval_pairs_met") and loss != "repel")
 
 
 def metric_problem(metric: object, known: tuple[str, ...]) -> str | None:
@@ -110,9 +116,12 @@ def contradictions(
 def steps_told(trainer: Any) -> dict[str, Any]:
     """How many steps were taken of how many, whether patience ended them, which is kept, by which metric.
 
-    TrainingError where dev was measured and no step was the best: the metric was never a number.
+    TrainingError where no step was taken, and where dev was measured and no step was the best: the metric was never a
+    number.
     """
     state, last = trainer.state, int(trainer.state.global_step)
+    if last == 0:
+        raise TrainingError("no step was taken, so nothing was learnt: see training.max_steps and num_train_epochs")
     kept: dict[str, Any] = {"step": last, "metric": None, "why": "there is no dev part"}
     if trainer.eval_dataset is not None:
         kept["why"] = (

@@ -6,13 +6,32 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
-from finetune.choosing import EarlyStopping, contradictions, dev_expected, known_metrics, metric_problem
+from finetune.choosing import (
+    EarlyStopping,
+    contradictions,
+    dev_expected,
+    full_name,
+    known_metrics,
+    metric_problem,
+    more_is_better,
+)
 from finetune.dataconfig import DataConfig, Task
 from finetune.errors import ConfigError
 from finetune.keys import KEYS
 from finetune.losses import HeadReduction, LossName, LossSettings
+from finetune.trainingfields import value_problem
 from finetune.yamlfiles import read_mapping
 
 Mode = Literal["pairs", "random", "none"]
@@ -24,16 +43,55 @@ OURS = ("output_dir", "seed", "data_seed", "do_train", "do_eval", "do_predict", 
 
 
 STRATEGIES = ("eval_strategy", "save_strategy", "logging_strategy")
+_LONGEST_NAME, _LONGEST_PATH = 255, 4000  # bytes, of Linux; room is left for what a run writes below its folder
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    """No unknown keys, no NaN or infinity, and no true or false where a number is meant."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _numbers_and_not_truths(cls, given: Any, about: ValidationInfo) -> Any:
+        field = cls.model_fields[str(about.field_name)]
+        if _takes_number(field.annotation) and _holds_truth(given):
+            raise ValueError(f"{str(given).lower()} is no number; allowed is a number")
+        return given
+
+
+def _takes_number(annotation: Any) -> bool:
+    return annotation in (int, float) or any(map(_takes_number, get_args(annotation)))
+
+
+def _holds_truth(given: Any) -> bool:
+    return any(map(_holds_truth, given)) if isinstance(given, list | tuple) else isinstance(given, bool)
+
+
+def _usable_path(given: str | None) -> str | None:
+    """ValueError for what no file system takes."""
+    if given is None:
+        return None
+    if not given or "\0" in given:
+        raise ValueError(f"{given[:60]!r}: allowed is a path, not empty and without NUL")
+    try:
+        parts = [len(part.encode()) for part in given.split("/")]
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{given[:60]!r}: half a character (a surrogate) is in no path") from error
+    if max(parts) > _LONGEST_NAME or sum(parts) + len(parts) > _LONGEST_PATH:
+        raise ValueError(
+            f"{given[:40]}… is too long: allowed are names of {_LONGEST_NAME} bytes in a path of {_LONGEST_PATH}"
+        )
+    return given
+
+
+FilePath = Annotated[str | None, AfterValidator(_usable_path)]
 
 
 class PairsConfig(_Strict):
     """Which words belong together."""
 
-    file: str | None = None  # a pairs file, or the name of a shipped domain; None: those that stand in the data
+    file: FilePath = None  # a pairs file, or the name of a shipped domain; None: those that stand in the data
     direction: Literal["as-written", "either"] = "as-written"  # either: of two words the later reads the earlier
     unmet_limit: Share = 0.5  # of the pairs that stand in the texts; more that cannot be met stop the run
     absent_limit: Share = 0.5  # of the rules; more that no text holds stop the run
@@ -66,6 +124,12 @@ class AttentionConfig(_Strict):
         )  # fmt: skip
 
     @model_validator(mode="after")
+    def _heads_or_layers(self) -> "AttentionConfig":
+        if isinstance(self.heads, tuple) and self.layers != "last_third":
+            raise ValueError("attention.heads are named with their layers; allowed is not to give attention.layers too")
+        return self
+
+    @model_validator(mode="after")
     def _loss_makes_sense(self) -> "AttentionConfig":
         try:
             self.settings()
@@ -79,7 +143,7 @@ class LoraConfig(_Strict):
 
     r: Annotated[int, Field(ge=1, le=4096)] = 8
     alpha: Annotated[float, Field(gt=0)] | None = None  # None: 2 r
-    dropout: Share = 0.0
+    dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
     targets: Literal["attention", "all-linear"] | tuple[str, ...] = "attention"
     layers: tuple[Whole, ...] | None = None
     rslora: bool = False
@@ -98,7 +162,7 @@ class RunConfig(_Strict):
     training: Mapping[str, Any] = Field(default_factory=dict)  # any field of transformers.TrainingArguments
     early_stopping: EarlyStopping | None = None  # None: to the last step
     seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
-    out: str | None = None  # the run folder; None: runs/ and the name of the file
+    out: FilePath = None  # the run folder; None: runs/ and the name of the file
     revision: str | None = None
     trust_remote_code: bool = False
 
@@ -111,7 +175,10 @@ class RunConfig(_Strict):
                 raise ValueError(f"{name} is not set here: it follows from seed, out and the command")
             if name not in known:
                 raise ValueError(f"no TrainingArguments field {name!r}{_nearest(name, known)}")
-        return {name: _as_meant(name, value) for name, value in given.items()}
+        meant = {name: _as_meant(name, value) for name, value in given.items()}
+        if problems := [problem for name, value in meant.items() if (problem := value_problem(name, value))]:
+            raise ValueError("; ".join(problems))
+        return meant
 
     @model_validator(mode="after")
     def _pairs_for_their_loss(self) -> "RunConfig":
@@ -161,6 +228,12 @@ class RunConfig(_Strict):
         unknown = None if metric is None else metric_problem(metric, known)
         if unknown:
             raise ValueError(f"training.metric_for_best_model {unknown}")
+        asked = self.training.get("greater_is_better")
+        if asked is not None and asked != self.more_is_better:
+            raise ValueError(
+                f"training.greater_is_better {str(asked).lower()} would keep the worst step by "
+                f"{full_name(str(metric or 'loss'))}: leave it out"
+            )
         return self
 
     @property
@@ -172,6 +245,12 @@ class RunConfig(_Strict):
     def save_every(self) -> int | None:
         """Steps between two saves of a stream, which has no epochs: a tenth of the run; None for other runs."""
         return max(1, self.training["max_steps"] // 10) if self.data.streaming else None
+
+    @property
+    def more_is_better(self) -> bool:
+        """Whether the step with the larger value of training.metric_for_best_model is the better one."""
+        loss = self.attention.loss if self.supervised else ""
+        return more_is_better(str(self.training.get("metric_for_best_model") or "loss"), loss=loss)
 
     @property
     def supervised(self) -> bool:
@@ -233,6 +312,8 @@ def config_of(given: Mapping[str, Any], *, name: str = "configuration") -> RunCo
 
 def with_overrides(given: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """A copy in which dotted keys (`lora.r`) have the values given."""
+    for place, value in (*given.items(), *overrides.items()):
+        _refuse_no_data(value, str(place))
     merged: dict[str, Any] = json.loads(json.dumps(given))
     for key, value in overrides.items():
         *path, last = key.split(".")
@@ -243,6 +324,22 @@ def with_overrides(given: Mapping[str, Any], overrides: Mapping[str, Any]) -> di
                 raise ConfigError(f"{key}: {part} holds a value, no keys")
         place[last] = value
     return merged
+
+
+def _refuse_no_data(value: Any, key: str) -> None:
+    """ConfigError for what YAML can say and no key of ours can hold."""
+    if isinstance(value, Mapping):
+        for name, part in value.items():
+            if not isinstance(name, str | int | float | None):
+                raise ConfigError(f"{key}: {name!r} is no key; allowed are words")
+            _refuse_no_data(part, f"{key}.{name}")
+    elif isinstance(value, list | tuple):
+        for part in value:
+            _refuse_no_data(part, key)
+    elif not isinstance(value, str | int | float | None):
+        kind = {"date": "a date", "datetime": "a date", "bytes": "binary"}.get(type(value).__name__)
+        told = kind or f"a {type(value).__name__}"
+        raise ConfigError(f"{key}: {told} is given; allowed are words (in quotes), numbers, lists and mappings")
 
 
 def schema() -> dict[str, Any]:

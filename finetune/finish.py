@@ -35,6 +35,7 @@ def finish(
     plan: WeightPlan | None,
 ) -> None:
     """Write what stays: adapter, card, tables and, last, the manifest."""
+    trainer.refuse_spoilt()
     steps = steps_told(trainer)
     (folder / TABLES).mkdir(exist_ok=True)
     pd.DataFrame(trainer.state.log_history).to_csv(folder / TABLES / "steps.csv", index=False)

@@ -21,6 +21,7 @@ DEFAULT_RANKS = (4, 8, 16)
 
 _OTHER_DATA = "its settings would not be measured on the same dev part of the same model"
 _OTHER_METRIC = "it changes what is measured on dev"
+_OTHER_ADAPTER = "it casts the adapter that is kept"
 _WHOLE_PROCESS = "it changes the whole process, the trials after it too"
 NOT_SWEPT: Mapping[str, str] = {
     **dict.fromkeys(("model", "revision", "trust_remote_code", "task", "data", "seed"), _OTHER_DATA),
@@ -29,6 +30,7 @@ NOT_SWEPT: Mapping[str, str] = {
         (f"training.{name}" for name in ("metric_for_best_model", "greater_is_better", "per_device_eval_batch_size")),
         _OTHER_METRIC,
     ),
+    **dict.fromkeys(("training.fp16_full_eval", "training.bf16_full_eval"), _OTHER_ADAPTER),
     **dict.fromkeys(
         (f"training.{name}" for name in ("tf32", "full_determinism", "torch_compile", "deepspeed", "fsdp")),
         _WHOLE_PROCESS,

@@ -153,6 +153,10 @@ def lora_targets(model: nn.Module, settings: LoraConfig) -> tuple[str, ...]:
     maps = [name for name, module in model.named_modules() if _is_map(module)]
     last = {name.rsplit(".", 1)[-1] for name in maps}
     if isinstance(settings.targets, tuple):
+        if not settings.targets:
+            raise ConfigError(
+                f"lora.targets is empty: allowed are attention, all-linear, or of {', '.join(sorted(last))}"
+            )
         missing = [one for one in settings.targets if not any(f".{name}".endswith(f".{one}") for name in maps)]
         if missing:
             raise ConfigError(f"lora.targets {missing[0]!r}: this model has {', '.join(sorted(last))}")

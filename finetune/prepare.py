@@ -130,6 +130,12 @@ def refuse_to_teach(config: RunConfig, found: PairTally, documents: Sequence[Enc
             raise
         seen = f"counted in the first {len(documents)} documents of the stream, data.look_ahead"
         raise PairError(f"{error} ({seen})") from error
+    parts = (part for one in documents for part in (one, one.second) if part is not None)
+    if config.attention.loss == "margin" and not any(pair.negatives for part in parts for pair in part.pairs):
+        raise PairError(
+            "attention.loss margin: no pair in the texts has negatives to compare with; give `negatives` in the pairs, "
+            "or another loss"
+        )
 
 
 def run_notes(config: RunConfig, *, depths: Depths) -> tuple[str, ...]:

@@ -32,7 +32,8 @@ class TaskLoss:
     """The task's loss of one micro-batch, as its share of the whole step.
 
     Called as (model, inputs, labels, rows=request or None, items=number of labels in the whole step or None); gives the
-    loss and {"logits": …}. Without `items` the loss is the mean over the batch.
+    loss and {"logits": …}. Without `items` the loss is the mean over the batch. Labels are smoothed in training alone:
+    the loss on dev means the same in every run.
     """
 
     task: Task
@@ -54,15 +55,14 @@ class TaskLoss:
         output = model(**given, **more)
         reads = self.task in READING
         logits = reading_logits(model, output.last_hidden_state, inputs) if reads else output.logits
-        return self._cross_entropy(logits, labels, items), {"logits": logits}
+        smoothing = self.label_smoothing if model.training else 0.0
+        return self._cross_entropy(logits, labels, items, smoothing=smoothing), {"logits": logits}
 
-    def _cross_entropy(self, logits: Tensor, labels: Tensor, items: Any) -> Tensor:
+    def _cross_entropy(self, logits: Tensor, labels: Tensor, items: Any, *, smoothing: float = 0.0) -> Tensor:
         if self.shifts:
             logits, labels = logits[:, :-1], labels[:, 1:]
         flat, wanted = at_least_float32(logits.reshape(-1, logits.shape[-1])), labels.reshape(-1)
-        total = functional.cross_entropy(
-            flat, wanted, ignore_index=-100, reduction="sum", label_smoothing=self.label_smoothing
-        )
+        total = functional.cross_entropy(flat, wanted, ignore_index=-100, reduction="sum", label_smoothing=smoothing)
         count = (wanted != -100).sum().clamp_min(1) if items is None else items
         return total / count
 
@@ -146,6 +146,12 @@ def span_mean(states: Tensor, mask: Tensor) -> Tensor:
     states = at_least_float32(states)
     weight = mask.to(states.dtype)[..., None]
     return (states * weight).sum(1) / weight.sum(1).clamp_min(1.0)
+
+
+def spoilt_weight(model: nn.Module) -> str | None:
+    """The name of a trained tensor that holds NaN or infinity, or None."""
+    trained = ((name, weight) for name, weight in model.named_parameters() if weight.requires_grad)
+    return next((name for name, weight in trained if not weight.detach().isfinite().all()), None)
 
 
 def head_for(task: Task, *, width: int, classes: int) -> nn.Module | None:

@@ -2,16 +2,19 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 
 from finetune.adapters import MANIFEST, check_adapter
 from finetune.arguments import arguments_of
 from finetune.begun import (
+    CHECKPOINTS,
     CONFIG,
     Start,
     as_yaml,
@@ -24,7 +27,7 @@ from finetune.begun import (
 from finetune.callbacks import Patience, StepsTold
 from finetune.choosing import dev_expected
 from finetune.config import RunConfig
-from finetune.errors import TrainingError
+from finetune.errors import ConfigError, TrainingError
 from finetune.finish import finish, heads_told
 from finetune.parcel import refuse_local_base
 from finetune.prepare import Prepared, Progress, batches_with_pairs, prepare_run
@@ -144,13 +147,9 @@ def make_trainer(
     config: RunConfig, prepared: Prepared, *, folder: Path, start: Start | None, progress: Progress | None
 ) -> tuple[AttentionTrainer, WeightPlan | None]:
     """The trainer, λ set: as given, as measured, or as the checkpoint has it."""
-    trainer = AttentionTrainer(
-        model=prepared.learner.model, args=arguments_of(config, folder, has_dev=prepared.dev is not None),
-        train_dataset=prepared.train, eval_dataset=prepared.dev, data_collator=prepared.collator,
-        processing_class=prepared.learner.loaded.tokenizer, task_loss=TaskLoss(task=config.task),
-        supervision=prepared.supervision, norms_every=config.attention.norms_every if prepared.supervision else 0,
-        compute_metrics=None if config.task in ("causal-lm", "masked-lm") else accuracy_of,
-    )  # fmt: skip
+    with _refused_in_one_line(folder, begun=start is not None):
+        trainer = _trainer_of(config, prepared, folder=folder)
+        _try_to_build(trainer)
     if progress is not None:
         trainer.add_callback(StepsTold(progress))
     if config.early_stopping is not None:
@@ -168,6 +167,52 @@ def make_trainer(
     }  # fmt: skip
     trainer.loss_before = float(start.facts.get("loss_sum", 0.0)) if start is not None else 0.0
     return trainer, plan
+
+
+def _trainer_of(config: RunConfig, prepared: Prepared, *, folder: Path) -> AttentionTrainer:
+    return AttentionTrainer(
+        model=prepared.learner.model, args=arguments_of(config, folder, has_dev=prepared.dev is not None),
+        train_dataset=prepared.train, eval_dataset=prepared.dev, data_collator=prepared.collator,
+        processing_class=prepared.learner.loaded.tokenizer, task_loss=_task_loss(config),
+        supervision=prepared.supervision, norms_every=config.attention.norms_every if prepared.supervision else 0,
+        compute_metrics=None if config.task in ("causal-lm", "masked-lm") else accuracy_of,
+    )  # fmt: skip
+
+
+def _try_to_build(trainer: AttentionTrainer) -> None:
+    """Build what Trainer builds later, so that values that only its parts refuse are met before the run begins.
+
+    The optimizer is kept, for Trainer takes the one that is there; the schedule is tried on another.
+    """
+    if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:  # theirs is made with the wrapped model
+        return
+    trainer.create_optimizer()
+    other = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=float(trainer.args.learning_rate))
+    trainer.create_scheduler(num_training_steps=max(trainer.args.max_steps, 1), optimizer=other)
+    trainer.lr_scheduler = None
+    trainer.get_train_dataloader()
+
+
+@contextmanager
+def _refused_in_one_line(folder: Path, *, begun: bool) -> Iterator[None]:
+    """ConfigError for what transformers, torch or accelerate refuse of `training`; memory that is full is no such.
+
+    A run that was to start here has not begun then: the mended file may start in the same folder.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except (ValueError, TypeError, ImportError, RuntimeError, AttributeError, KeyError, AssertionError) as error:
+        if not begun and speaks():
+            (folder / CONFIG).unlink(missing_ok=True)
+            if (folder / CHECKPOINTS).is_dir():
+                (folder / CHECKPOINTS).rmdir()
+        raise ConfigError(f"training: {' '.join(str(error).split())}") from error
+
+
+def _task_loss(config: RunConfig) -> TaskLoss:
+    return TaskLoss(task=config.task, label_smoothing=float(config.training.get("label_smoothing_factor", 0.0)))
 
 
 def weight_plan(

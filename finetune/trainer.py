@@ -37,7 +37,7 @@ from finetune.supervise import (
     score_pairs,
     taken,
 )
-from finetune.tasks import TaskLoss
+from finetune.tasks import TaskLoss, spoilt_weight
 from finetune.writing import disk_told
 from probe import attached
 
@@ -283,6 +283,11 @@ class AttentionTrainer(Trainer):  # type: ignore[misc]
             f"training.learning_rate{look}"
         )
 
+    def refuse_spoilt(self) -> None:
+        """TrainingError for trained weights that are no numbers, before they are written."""
+        if name := spoilt_weight(self.model):
+            raise self._no_number(f"weights of {name} are no numbers after step {self.state.global_step}", [])
+
     def _loss_sum(self) -> float:
         return float(self.loss_before + self._total_loss_scalar + self._tr_loss.item())
 
@@ -312,6 +317,7 @@ class AttentionTrainer(Trainer):  # type: ignore[misc]
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         """A checkpoint counts from when its mark is written, after all its files; older ones go only then."""
+        self.refuse_spoilt()
         root = Path(self.args.output_dir)
         folder = root / f"checkpoint-{self.state.global_step}"
         limit, self.args.save_total_limit = self.args.save_total_limit, None

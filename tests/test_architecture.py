@@ -45,7 +45,7 @@ ORDER = (
 # The same in finetune/.
 TEACHING_ORDER = (
     *("errors", "yamlfiles", "writing", "losses", "dictionary", "pairs", "reach", "domains"),
-    *("dataconfig", "choosing", "keys", "corpusfiles", "reading", "records"),
+    *("dataconfig", "choosing", "keys", "trainingfields", "corpusfiles", "reading", "records"),
     *("cutting", "frames", "chats", "encode", "batches", "streams"),
     *("supervise", "heads", "control", "tasks", "checkpoints", "adapters", "callbacks", "trainer"),
     *("config", "begun", "quantize", "learner", "tally", "prepare"),
