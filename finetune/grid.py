@@ -11,6 +11,7 @@ import yaml
 
 from finetune.config import RunConfig, config_of, with_overrides
 from finetune.errors import ConfigError
+from finetune.push import HUB_FIELDS
 
 LAMBDA, RANK = "lambda", "lora.r"
 PLAIN = "plain"
@@ -25,6 +26,7 @@ _WHOLE_PROCESS = "it changes the whole process, the trials after it too"
 NOT_SWEPT: Mapping[str, str] = {
     **dict.fromkeys(("model", "revision", "trust_remote_code", "task", "data", "seed"), _OTHER_DATA),
     "out": "each trial has a folder of its own",
+    **dict.fromkeys((f"training.{name}" for name in (*HUB_FIELDS, "hub_private_repo")), "no trial is uploaded"),
     **dict.fromkeys(
         (f"training.{name}" for name in ("metric_for_best_model", "greater_is_better", "per_device_eval_batch_size")),
         _OTHER_METRIC,
@@ -93,15 +95,19 @@ def settings_of(base: RunConfig, axes: Mapping[str, Sequence[Any]]) -> list[Sett
 
 
 def run_of(base: RunConfig, setting: Setting, *, out: str | None = None) -> RunConfig:
-    """The base with the setting's keys; ConfigError names those that are wrong."""
-    more = {} if out is None else {"out": out}
-    return config_of(with_overrides(plain_of(base), {**setting.overrides, **more}), name=f"setting {setting.name}")
+    """The base with the setting's keys; ConfigError names those that are wrong. With `out`, a trial: never uploaded."""
+    plain, more = plain_of(base), {}
+    if out is not None:
+        more = {"out": out}
+        plain["training"] = {name: value for name, value in plain["training"].items() if name not in HUB_FIELDS}
+    return config_of(with_overrides(plain, {**setting.overrides, **more}), name=f"setting {setting.name}")
 
 
 def plain_of(config: RunConfig) -> dict[str, Any]:
-    """The configuration as a file holds it, without its folder; without pairs no word of attention, as in a run's."""
+    """The configuration as a file holds it: no folder, no token; without pairs no word of attention, as in a run's."""
     left_out = {"out"} if config.pairs is not None else {"out", "attention"}
     told: dict[str, Any] = config.model_dump(mode="json", exclude=left_out)
+    told["training"].pop("hub_token", None)
     return told
 
 

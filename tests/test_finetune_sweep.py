@@ -13,6 +13,7 @@ from finetune.__main__ import run
 from finetune.config import config_of, load_config
 from finetune.errors import ConfigError, TrainingError
 from finetune.grid import Setting, axes_of, default_axes, run_of, settings_of
+from finetune.push import HUB_FIELDS
 from finetune.sweep import comparable, sweep
 from finetune.train import train
 from finetune.trials import Budget, Swept, Trial, lines_of
@@ -113,6 +114,7 @@ def test_without_pairs_the_rank_alone_is_swept(given):
         ([], ["data.max_length=32,64"], "data.max_length is not swept"),
         ([], ["training.per_device_eval_batch_size=1,2"], "changes what is measured"),
         ([], ["training.tf32=true,false"], "whole process"),
+        ([], ["training.push_to_hub=true,false"], "no trial is uploaded"),
         (["0.1"], ["attention.weight=0.2"], "swept twice"),
         ([], ["lora.r=1", "lora.r=2"], "swept twice"),
         (["-1"], [], "allowed is a number of at least 0"),
@@ -349,3 +351,21 @@ def test_the_command_sweeps_and_its_best_file_trains(given, tmp_path, capsys):
         assert run([*asked, *wrong, "--out", str(tmp_path / "new" if wrong else out)]) == 2
         assert why in capsys.readouterr().err
     assert run(["train", str(out / "best.yaml"), "--out", str(tmp_path / "best"), "--device", "cpu"]) == 0
+
+
+# ---- the hub ---------------------------------------------------------------------------------------------------
+
+
+def test_no_trial_is_uploaded_and_the_token_is_in_no_file(given, tmp_path):
+    told = {"push_to_hub": True, "hub_model_id": "a/b", "hub_token": "hf_secret", "hub_revision": "x"}
+    base = config_of({**given, "training": {**given["training"], **told}})
+    found = sweep(base, folder=tmp_path / "sweep", axes={"lora.r": [2]}, device="cpu")
+    assert [trial.state for trial in found.trials] == ["done"]
+    best = load_config(found.folder / "best.yaml").training
+    assert (best["push_to_hub"], best["hub_model_id"], best["hub_revision"]) == (True, "a/b", "x")
+    assert not set(HUB_FIELDS) & set(yaml.safe_load((found.folder / "trial-001/config.yaml").read_text())["training"])
+    written = [path.read_text("utf-8") for path in found.folder.rglob("*") if path.suffix in (".yaml", ".json", ".csv")]
+    assert len(written) > 4
+    assert not any(word in text for text in written for word in ("hf_secret", "hub_token", "*****"))
+    again = sweep(base, folder=found.folder, axes={"lora.r": [2]}, resume=True, device="cpu")
+    assert [trial.state for trial in again.trials] == ["done"]
