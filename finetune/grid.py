@@ -20,6 +20,8 @@ MOST = 1000  # settings
 DEFAULT_LAMBDAS = (PLAIN, "auto:0.03", "auto:0.1", "auto:0.3")
 DEFAULT_RANKS = (4, 8, 16)
 
+_KEYS = {LAMBDA: ("attention.mode", "attention.weight", "attention.share")}  # what an axis of another name sets
+
 _OTHER_DATA = "its settings would not be measured on the same dev part of the same model"
 _OTHER_METRIC = "it changes what is measured on dev"
 _WHOLE_PROCESS = "it changes the whole process, the trials after it too"
@@ -68,8 +70,7 @@ def axes_of(lambdas: Sequence[str], ranks: Sequence[int], others: Sequence[str])
     axes |= {RANK: list(ranks)} if ranks else {}
     for text in others:
         key, values = _axis(text)
-        clash = LAMBDA in axes and key in ("attention.weight", "attention.share", "attention.mode")
-        if key in axes or clash:
+        if key in axes:
             raise ConfigError(f"--grid {text!r}: {key} is swept twice")
         axes[key] = values
     return axes
@@ -80,6 +81,7 @@ def settings_of(base: RunConfig, axes: Mapping[str, Sequence[Any]]) -> list[Sett
 
     The order is drawn so that a budget that ends the sweep early does not leave out the last values of one axis.
     """
+    _refuse_unfit(axes)
     count = 1
     for values in axes.values():
         count *= len(values)
@@ -109,6 +111,24 @@ def plain_of(config: RunConfig) -> dict[str, Any]:
     told: dict[str, Any] = config.model_dump(mode="json", exclude=left_out)
     told["training"].pop("hub_token", None)
     return told
+
+
+def _refuse_unfit(axes: Mapping[str, Sequence[Any]]) -> None:
+    """ConfigError for an axis that is not swept, one that sets keys of another, and a mapping as a value."""
+    for axis, values in axes.items():
+        for name, reason in NOT_SWEPT.items():
+            if _within(axis, name):
+                raise ConfigError(f"--grid {axis}: {axis} is not swept: {reason}")
+        for other in axes:
+            clash = axis != other and next((key for key in _KEYS.get(other, (other,)) if _within(key, axis)), None)
+            if clash:
+                raise ConfigError(f"--grid {axis}: {clash} is swept twice, by {axis} and by {other}")
+        if any(isinstance(value, Mapping) for value in values):
+            raise ConfigError(f"--grid {axis}: a mapping is no value; allowed is an axis a key, as in {axis}.KEY=1,2")
+
+
+def _within(key: str, other: str) -> bool:
+    return key == other or key.startswith(f"{other}.")
 
 
 def _combinations(base: RunConfig, axes: Mapping[str, Sequence[Any]]) -> Iterator[Setting]:
@@ -156,9 +176,6 @@ def _axis(text: str) -> tuple[str, list[Any]]:
         raise ConfigError(f"--grid {text!r}: the values are no YAML") from error
     if not values:
         raise ConfigError(f"--grid {text!r}: {key} has no value to try")
-    for name, reason in NOT_SWEPT.items():
-        if key == name or key.startswith(f"{name}."):
-            raise ConfigError(f"--grid {text!r}: {key} is not swept: {reason}")
     return key, [_read(value) for value in values]
 
 

@@ -117,6 +117,9 @@ def test_without_pairs_the_rank_alone_is_swept(given):
         ([], ["training.push_to_hub=true,false"], "no trial is uploaded"),
         (["0.1"], ["attention.weight=0.2"], "swept twice"),
         ([], ["lora.r=1", "lora.r=2"], "swept twice"),
+        (["0.1"], ["attention=pairs"], "attention.mode is swept twice, by attention and by lambda"),
+        ([], ["lora=1", "lora.r=2"], "lora.r is swept twice, by lora and by lora.r"),
+        ([], ["lora={r: 2}"], r"a mapping is no value.*lora\.KEY"),
         (["-1"], [], "allowed is a number of at least 0"),
         (["auto:0"], [], "auto:SHARE"),
         (["nan"], [], "allowed is a number"),
@@ -128,6 +131,13 @@ def test_a_grid_that_means_nothing_is_one_line(given, lambdas, others, said):
     with pytest.raises(ConfigError, match=said) as caught:
         settings_of(config_of(given), axes_of(lambdas, [], others))
     assert "\n" not in str(caught.value)
+
+
+def test_axes_given_without_options_are_checked_alike(given):
+    with pytest.raises(ConfigError, match=r"lora\.r is swept twice"):
+        settings_of(config_of(given), {"lora.r": [3], "lora": [{"r": 2}]})
+    with pytest.raises(ConfigError, match="seed is not swept"):
+        settings_of(config_of(given), {"seed": [1, 2]})
 
 
 def test_numbers_without_a_dot_are_numbers(given):
