@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from finetune.adapters import MANIFEST, check_adapter
-from finetune.begun import CHECKPOINTS, refuse_changes
+from finetune.begun import CHECKPOINTS, input_hashes, refuse_changes
 from finetune.checkpoints import latest_checkpoint
 from finetune.choosing import COMPARABLE, dev_expected, full_name, known_metrics, metric_problem
 from finetune.config import RunConfig, config_of, with_overrides
@@ -112,15 +112,31 @@ def _planned(
             raise TrainingError(f"{folder} is not empty: give --resume to go on with that sweep, or another --out")
         settings = settings_of(base, default_axes(base) if axes is None else axes)
         budget = budget or (DEFAULT_BUDGET if axes is None else Budget())
-        return Swept(folder=folder, base=base, metric=metric, budget=budget, trials=_numbered((), settings))
+        return Swept(
+            folder=folder, base=base, metric=metric, budget=budget, trials=_numbered((), settings),
+            inputs=input_hashes(base),
+        )  # fmt: skip
     told = read_sweep(folder)
     refuse_changes(told["base"], plain_of(base), folder)
+    _refuse_other_inputs(base, told["inputs"], folder)
     before = tuple(_as_found(trial, folder) for trial in told["trials"])
     known = {trial.setting.key for trial in before}
     new = [one for one in settings_of(base, axes) if one.key not in known] if axes is not None else []
     return Swept(
-        folder=folder, base=base, metric=metric, budget=budget or told["budget"], trials=_numbered(before, new)
-    )
+        folder=folder, base=base, metric=metric, budget=budget or told["budget"], trials=_numbered(before, new),
+        inputs=told["inputs"],
+    )  # fmt: skip
+
+
+def _refuse_other_inputs(base: RunConfig, before: Mapping[str, str], folder: Path) -> None:
+    """TrainingError that names each file that is another than when the sweep began: trials would not be comparable."""
+    now = input_hashes(base)
+    other = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
+    if other:
+        raise TrainingError(
+            f"{folder}: {', '.join(other)} changed since the sweep began, so its trials would not be comparable; "
+            "put back what it was, or start anew with another --out"
+        )
 
 
 def _numbered(before: Sequence[Trial], new: Sequence[Setting]) -> tuple[Trial, ...]:
@@ -149,6 +165,7 @@ def _steps(swept: Swept, *, device: str, progress: Progress | None) -> Iterator[
     for place, trial in enumerate(swept.trials):
         if trial.state != "not tried" or swept.budget.spent_by(swept.tried):
             continue
+        _refuse_other_inputs(swept.base, swept.inputs, swept.folder)
         tell = _of_trial(progress, trial, len(swept.trials))
         tried = tried_out(trial, swept, device=device, progress=tell)
         swept = replace(swept, trials=(*swept.trials[:place], tried, *swept.trials[place + 1 :]))

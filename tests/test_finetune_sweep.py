@@ -270,6 +270,26 @@ def test_a_changed_base_is_refused_with_the_difference(given, swept):
     assert accuracy.training["metric_for_best_model"] == "eval_loss"
 
 
+def test_texts_or_pairs_that_changed_since_a_sweep_began_are_refused_by_their_name(given, tmp_path):
+    """A trial on other texts has another dev loss: the best of both would be the one with the easier texts."""
+    rows = texts("train", 16)
+    data = {**given["data"], "train": lines(tmp_path / "own.jsonl", rows)}
+    pairs = tmp_path / "own.yaml"
+    pairs.write_text(PAIRS, encoding="utf-8")
+    base = config_of({**given, "data": data, "pairs": {**given["pairs"], "file": str(pairs)}})
+    folder = tmp_path / "sweep"
+    sweep(base, folder=folder, axes={"lora.r": [2, 4]}, budget=Budget(runs=1), device="cpu")
+    pairs.write_text(PAIRS + "words: [和平鸽]\n", encoding="utf-8")
+    with pytest.raises(TrainingError, match=r"own\.yaml changed since the sweep began"):
+        sweep(base, folder=folder, resume=True, budget=Budget(runs=9), device="cpu")
+    pairs.write_text(PAIRS, encoding="utf-8")
+    lines(tmp_path / "own.jsonl", rows[:-1])
+    with pytest.raises(TrainingError, match=r"own\.jsonl changed since the sweep began"):
+        sweep(base, folder=folder, resume=True, budget=Budget(runs=9), device="cpu")
+    lines(tmp_path / "own.jsonl", rows)
+    assert len(sweep(base, folder=folder, resume=True, budget=Budget(runs=9), device="cpu").tried) == 2
+
+
 def test_minutes_are_those_of_all_trials(given):
     setting = Setting(values={"lora.r": 4}, overrides={"lora.r": 4})
     tried = [Trial(number=1, setting=setting, state="failed", seconds=31.0)] * 2
