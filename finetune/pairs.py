@@ -89,9 +89,25 @@ class PairBook(BaseModel):
                     raise ValueError(
                         f"{rule}: term {side.term!r} is not among terms: {', '.join(self.terms) or 'none'}"
                     )
-        twice = [rule for place, rule in enumerate(self.pairs) if rule in self.pairs[:place]]
-        if twice:
-            raise ValueError(f"{twice[0]} stands twice")
+        return self
+
+    @model_validator(mode="after")
+    def _each_once(self) -> "PairBook":
+        """A pair in both parts would be measured as held out and trained on."""
+        seen: dict[tuple[Pattern, Pattern], int] = {}
+        for place, rule in enumerate(self.pairs):
+            first = seen.setdefault((rule.query, rule.key), place)
+            if first != place:
+                parts = f"part {self.pairs[first].part} and part {rule.part}"
+                raise ValueError(f"{rule} stands twice, as pairs.{first} and pairs.{place} ({parts})")
+        return self
+
+    @model_validator(mode="after")
+    def _words_not_empty(self) -> "PairBook":
+        for name, words in (("words", self.words), *((f"terms.{name}", words) for name, words in self.terms.items())):
+            for place, word in enumerate(words):
+                if not word.strip():
+                    raise ValueError(f"{name}.{place}: an empty word; allowed is a word of at least one character")
         return self
 
     def in_either_direction(self) -> "PairBook":

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from finetune.domains import DOMAINS, domain_file
 from finetune.errors import PairError
 from finetune.pairs import PairBook, Reach, TokenPair, load_pairs, on_tokens, pairs_in, why_unmet
 from probe import TokenMap
@@ -121,7 +122,12 @@ def test_a_pair_that_cannot_be_met_is_given_its_reason(queries, keys, reach, rea
         ("pairs: [{query: {regex: '('}, key: c}]", "regex"),
         ("pairs: [{query: {term: acids}, key: c}]", "acids"),
         ("pairs: [{query: a, key: b}, {query: a, key: b}]", "twice"),
+        ("pairs: [{query: a, key: b}, {query: a, key: b, weight: 2}]", r"a → b stands twice, as pairs\.0 and pairs\.1"),
+        ("pairs: [{query: a, key: b}, {query: {word: a}, key: b, part: held_out}]", "part train and part held_out"),
         ("pairs: [{query: a, key: b, weight: -1}]", "weight"),
+        ("pairs: [{query: '', key: b}]", "not empty"),
+        ("{pairs: [{query: a, key: b}], words: [c, '']}", r"words\.1: an empty word"),
+        ("{pairs: [{query: a, key: b}], terms: {acids: ['  ']}}", r"terms\.acids\.0: an empty word"),
         ("pairs: [unclosed", "YAML"),
         ("- a", "mapping"),
         ("!!python/object/apply:os.system ['true']", "YAML"),
@@ -138,3 +144,8 @@ def test_a_wrong_pairs_file_is_refused_with_what_is_wrong(tmp_path: Path, conten
 def test_a_pairs_file_that_is_not_there_is_one_line(tmp_path: Path):
     with pytest.raises(PairError, match="cannot be read"):
         load_pairs(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_the_shipped_pairs_stand_once_each(domain):
+    assert load_pairs(domain_file(domain, "pairs.yaml")).pairs
