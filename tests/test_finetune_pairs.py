@@ -5,8 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from finetune.config import load_config
 from finetune.domains import DOMAINS, domain_file
-from finetune.errors import PairError
+from finetune.errors import ConfigError, PairError
 from finetune.pairs import PairBook, Reach, TokenPair, load_pairs, on_tokens, pairs_in, why_unmet
 from probe import TokenMap
 
@@ -129,6 +130,9 @@ def test_a_pair_that_cannot_be_met_is_given_its_reason(queries, keys, reach, rea
         ("{pairs: [{query: a, key: b}], words: [c, '']}", r"words\.1: an empty word"),
         ("{pairs: [{query: a, key: b}], terms: {acids: ['  ']}}", r"terms\.acids\.0: an empty word"),
         ("pairs: [unclosed", "YAML"),
+        ("pairs:\n- query: a\n  key: b\n  key: c", r"pairs\.yaml:4: .*the key 'key' stands twice, first on line 3"),
+        ("pairs: [{query: a, key: b}]\nterms: {x: [a]}\nterms: {}", r"pairs\.yaml:3: .*the key 'terms' stands twice"),
+        ("pairs: [{query: a, query: c, key: b}]", r"pairs\.yaml:1: .*the key 'query' stands twice"),
         ("- a", "mapping"),
         ("!!python/object/apply:os.system ['true']", "YAML"),
     ],
@@ -149,3 +153,16 @@ def test_a_pairs_file_that_is_not_there_is_one_line(tmp_path: Path):
 @pytest.mark.parametrize("domain", DOMAINS)
 def test_the_shipped_pairs_stand_once_each(domain):
     assert load_pairs(domain_file(domain, "pairs.yaml")).pairs
+
+
+def test_a_key_of_an_anchor_may_be_given_anew(tmp_path: Path):
+    file = tmp_path / "pairs.yaml"
+    file.write_text("pairs:\n- &first {query: a, key: b}\n- <<: *first\n  key: c\n", encoding="utf-8")
+    assert [str(rule) for rule in load_pairs(file).pairs] == ["a → b", "a → c"]
+
+
+def test_a_key_that_stands_twice_in_a_runs_file_is_refused_with_its_line(tmp_path: Path):
+    file = tmp_path / "run.yaml"
+    file.write_text("model: m\ntask: causal-lm\ndata: {train: [a]}\nseed: 1\nseed: 2\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"run\.yaml:5: .*the key 'seed' stands twice, first on line 4"):
+        load_config(file)
