@@ -8,6 +8,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import regex
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from finetune.dictionary import Entry, read_dictionary
@@ -18,6 +19,7 @@ from probe import CijingError, Span, TokenMap, tokens_of
 Part = Literal["train", "held_out"]
 Direction = Literal["forward", "either"]
 Reason = Literal["absent", "overlapping", "truncated", "order", "window"]
+REGEX_SECONDS = 1.0  # of one expression on one text; some would go on for years
 REASONS: tuple[Reason, ...] = ("absent", "overlapping", "truncated", "order", "window")
 
 
@@ -37,8 +39,8 @@ class Pattern(BaseModel):
             raise ValueError("give one of word, regex, term, and not empty")
         if self.regex is not None:
             try:
-                re.compile(self.regex)
-            except re.error as error:
+                regex.compile(self.regex)
+            except regex.error as error:
                 raise ValueError(f"regex {self.regex!r}: {error}") from error
         return self
 
@@ -290,7 +292,14 @@ def _spans(side: Pattern, text: str, book: PairBook, words: Mapping[str, Sequenc
     if side.term is not None:
         return sorted(span for word in book.terms[side.term] for span in words.get(word, ()))
     assert side.regex is not None
-    return [Span(*match.span()) for match in re.finditer(side.regex, text) if match.group()]
+    try:
+        found = regex.finditer(side.regex, text, timeout=REGEX_SECONDS)
+        return [Span(*match.span()) for match in found if match.group()]
+    except TimeoutError as error:
+        raise PairError(
+            f"pairs: regex {side.regex!r} takes more than {REGEX_SECONDS:g} s on the text {text[:40]!r}; allowed is "
+            "one that is done sooner: without a repeat of what repeats, or of alternatives that begin alike"
+        ) from error
 
 
 def _nearest(query: Span, keys: Sequence[Span]) -> Span | None:

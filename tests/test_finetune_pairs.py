@@ -166,3 +166,13 @@ def test_a_key_that_stands_twice_in_a_runs_file_is_refused_with_its_line(tmp_pat
     file.write_text("model: m\ntask: causal-lm\ndata: {train: [a]}\nseed: 1\nseed: 2\n", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"run\.yaml:5: .*the key 'seed' stands twice, first on line 4"):
         load_config(file)
+
+
+def test_an_expression_that_would_go_on_for_years_is_refused_with_the_text():
+    """Each further 手 doubles the ways to divide them."""
+    one = book({"query": {"regex": "(手|手手)+$"}, "key": "苹果"})
+    with pytest.raises(PairError, match=r"regex '\(手\|手手\)\+\$' takes more than 1 s on the text '苹果手") as caught:
+        found("苹果" + "手" * 60 + "x", one)
+    assert "\n" not in str(caught.value)
+    assert found("苹果" + "手" * 60 + "x", book({"query": {"regex": "(手+)+$"}, "key": "苹果"})) == ([], [])
+    assert found("苹果手手", one)[0] == [("手手", 2, "苹果", 0)]
