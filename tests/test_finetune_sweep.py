@@ -18,6 +18,7 @@ from finetune.sweep import comparable, sweep
 from finetune.train import train
 from finetune.trials import Budget, Swept, Trial, lines_of
 from tests.finished import PAIRS, lines, texts
+from tests.test_finetune_faults import small_files
 from tests.tiny import tiny_llama
 
 # Of the three settings one fails: its loss is no number after a step of such a length.
@@ -247,9 +248,36 @@ def test_a_finished_trial_whose_adapter_was_touched_is_not_taken(given, swept, t
     (folder / "sweep.json").write_text(json.dumps(told), encoding="utf-8")
     weights = folder / f"trial-{told['best']:03d}" / "adapter_model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"\0")
+    touched = r"is not the one that the run wrote; remove .*trial-00\d to try its setting anew"
+    with pytest.raises(TrainingError, match=touched):
+        sweep(config_of(given), folder=folder, resume=True, device="cpu")
+    shutil.rmtree(weights.parent)
     again = sweep(config_of(given), folder=folder, resume=True, device="cpu")
-    assert again.trials[told["best"] - 1].state == "failed"
-    assert "is not the one that the run wrote" in again.trials[told["best"] - 1].reason
+    assert [one.value("eval_loss") for one in again.ranked] == [one.value("eval_loss") for one in swept.ranked]
+
+
+def test_a_full_disk_is_no_failure_of_the_setting_and_the_sweep_goes_on_when_there_is_room(given, tmp_path):
+    folder = tmp_path / "sweep"
+    with small_files(20_000), pytest.raises(TrainingError, match="cannot be written"):
+        sweep(config_of(given), folder=folder, axes={"lora.r": [4, 8]}, device="cpu")
+    told = json.loads((folder / "sweep.json").read_text("utf-8"))
+    assert [trial["state"] for trial in told["trials"]] == ["not tried", "not tried"]
+    again = sweep(config_of(given), folder=folder, resume=True, device="cpu")
+    assert [trial.state for trial in again.trials] == ["done", "done"]
+
+
+def test_a_damaged_checkpoint_of_a_trial_is_no_failure_of_its_setting(given, swept, tmp_path):
+    folder = shutil.copytree(swept.folder, tmp_path / "sweep")
+    told = json.loads((folder / "sweep.json").read_text("utf-8"))
+    told["trials"][told["best"] - 1].update(state="not tried", told={})
+    (folder / "sweep.json").write_text(json.dumps(told), encoding="utf-8")
+    trial = folder / f"trial-{told['best']:03d}"
+    (trial / "manifest.json").unlink()
+    for weights in trial.glob("checkpoints/*/adapter_model.safetensors"):
+        weights.write_bytes(weights.read_bytes()[:-1] + b"\0")
+    with pytest.raises(TrainingError, match=r"adapter_model\.safetensors is changed; remove this folder"):
+        sweep(config_of(given), folder=folder, resume=True, device="cpu")
+    assert json.loads((folder / "sweep.json").read_text("utf-8"))["trials"][told["best"] - 1]["state"] == "not tried"
 
 
 def test_further_values_join_a_sweep_and_those_before_count_as_tried(given, swept, tmp_path):
