@@ -11,6 +11,7 @@ import yaml
 
 from finetune.config import RunConfig, config_of, with_overrides
 from finetune.errors import ConfigError
+from finetune.push import HUB_FIELDS
 
 LAMBDA, RANK = "lambda", "lora.r"
 PLAIN = "plain"
@@ -19,6 +20,8 @@ MOST = 1000  # settings
 DEFAULT_LAMBDAS = (PLAIN, "auto:0.03", "auto:0.1", "auto:0.3")
 DEFAULT_RANKS = (4, 8, 16)
 
+_KEYS = {LAMBDA: ("attention.mode", "attention.weight", "attention.share")}  # what an axis of another name sets
+
 _OTHER_DATA = "its settings would not be measured on the same dev part of the same model"
 _OTHER_METRIC = "it changes what is measured on dev"
 _OTHER_ADAPTER = "it casts the adapter that is kept"
@@ -26,6 +29,7 @@ _WHOLE_PROCESS = "it changes the whole process, the trials after it too"
 NOT_SWEPT: Mapping[str, str] = {
     **dict.fromkeys(("model", "revision", "trust_remote_code", "task", "data", "seed"), _OTHER_DATA),
     "out": "each trial has a folder of its own",
+    **dict.fromkeys((f"training.{name}" for name in (*HUB_FIELDS, "hub_private_repo")), "no trial is uploaded"),
     **dict.fromkeys(
         (f"training.{name}" for name in ("metric_for_best_model", "greater_is_better", "per_device_eval_batch_size")),
         _OTHER_METRIC,
@@ -68,8 +72,7 @@ def axes_of(lambdas: Sequence[str], ranks: Sequence[int], others: Sequence[str])
     axes |= {RANK: list(ranks)} if ranks else {}
     for text in others:
         key, values = _axis(text)
-        clash = LAMBDA in axes and key in ("attention.weight", "attention.share", "attention.mode")
-        if key in axes or clash:
+        if key in axes:
             raise ConfigError(f"--grid {text!r}: {key} is swept twice")
         axes[key] = values
     return axes
@@ -80,6 +83,7 @@ def settings_of(base: RunConfig, axes: Mapping[str, Sequence[Any]]) -> list[Sett
 
     The order is drawn so that a budget that ends the sweep early does not leave out the last values of one axis.
     """
+    _refuse_unfit(axes)
     count = 1
     for values in axes.values():
         count *= len(values)
@@ -95,16 +99,38 @@ def settings_of(base: RunConfig, axes: Mapping[str, Sequence[Any]]) -> list[Sett
 
 
 def run_of(base: RunConfig, setting: Setting, *, out: str | None = None) -> RunConfig:
-    """The base with the setting's keys; ConfigError names those that are wrong."""
-    more = {} if out is None else {"out": out}
-    return config_of(with_overrides(plain_of(base), {**setting.overrides, **more}), name=f"setting {setting.name}")
+    """The base with the setting's keys; ConfigError names those that are wrong. With `out`, a trial: never uploaded."""
+    plain, more = plain_of(base), {}
+    if out is not None:
+        more = {"out": out}
+        plain["training"] = {name: value for name, value in plain["training"].items() if name not in HUB_FIELDS}
+    return config_of(with_overrides(plain, {**setting.overrides, **more}), name=f"setting {setting.name}")
 
 
 def plain_of(config: RunConfig) -> dict[str, Any]:
-    """The configuration as a file holds it, without its folder; without pairs no word of attention, as in a run's."""
+    """The configuration as a file holds it: no folder, no token; without pairs no word of attention, as in a run's."""
     left_out = {"out"} if config.pairs is not None else {"out", "attention"}
     told: dict[str, Any] = config.model_dump(mode="json", exclude=left_out)
+    told["training"].pop("hub_token", None)
     return told
+
+
+def _refuse_unfit(axes: Mapping[str, Sequence[Any]]) -> None:
+    """ConfigError for an axis that is not swept, one that sets keys of another, and a mapping as a value."""
+    for axis, values in axes.items():
+        for name, reason in NOT_SWEPT.items():
+            if _within(axis, name):
+                raise ConfigError(f"--grid {axis}: {axis} is not swept: {reason}")
+        for other in axes:
+            clash = axis != other and next((key for key in _KEYS.get(other, (other,)) if _within(key, axis)), None)
+            if clash:
+                raise ConfigError(f"--grid {axis}: {clash} is swept twice, by {axis} and by {other}")
+        if any(isinstance(value, Mapping) for value in values):
+            raise ConfigError(f"--grid {axis}: a mapping is no value; allowed is an axis a key, as in {axis}.KEY=1,2")
+
+
+def _within(key: str, other: str) -> bool:
+    return key == other or key.startswith(f"{other}.")
 
 
 def _combinations(base: RunConfig, axes: Mapping[str, Sequence[Any]]) -> Iterator[Setting]:
@@ -152,9 +178,6 @@ def _axis(text: str) -> tuple[str, list[Any]]:
         raise ConfigError(f"--grid {text!r}: the values are no YAML") from error
     if not values:
         raise ConfigError(f"--grid {text!r}: {key} has no value to try")
-    for name, reason in NOT_SWEPT.items():
-        if key == name or key.startswith(f"{name}."):
-            raise ConfigError(f"--grid {text!r}: {key} is not swept: {reason}")
     return key, [_read(value) for value in values]
 
 

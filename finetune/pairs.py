@@ -8,6 +8,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import regex
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from finetune.dictionary import Entry, read_dictionary
@@ -18,6 +19,7 @@ from probe import CijingError, Span, TokenMap, tokens_of
 Part = Literal["train", "held_out"]
 Direction = Literal["forward", "either"]
 Reason = Literal["absent", "overlapping", "truncated", "order", "window"]
+REGEX_SECONDS = 1.0  # of one expression on one text; some would go on for years
 REASONS: tuple[Reason, ...] = ("absent", "overlapping", "truncated", "order", "window")
 
 
@@ -37,8 +39,8 @@ class Pattern(BaseModel):
             raise ValueError("give one of word, regex, term, and not empty")
         if self.regex is not None:
             try:
-                re.compile(self.regex)
-            except re.error as error:
+                regex.compile(self.regex)
+            except regex.error as error:
                 raise ValueError(f"regex {self.regex!r}: {error}") from error
         return self
 
@@ -89,9 +91,25 @@ class PairBook(BaseModel):
                     raise ValueError(
                         f"{rule}: term {side.term!r} is not among terms: {', '.join(self.terms) or 'none'}"
                     )
-        twice = [rule for place, rule in enumerate(self.pairs) if rule in self.pairs[:place]]
-        if twice:
-            raise ValueError(f"{twice[0]} stands twice")
+        return self
+
+    @model_validator(mode="after")
+    def _each_once(self) -> "PairBook":
+        """A pair in both parts would be measured as held out and trained on."""
+        seen: dict[tuple[Pattern, Pattern], int] = {}
+        for place, rule in enumerate(self.pairs):
+            first = seen.setdefault((rule.query, rule.key), place)
+            if first != place:
+                parts = f"part {self.pairs[first].part} and part {rule.part}"
+                raise ValueError(f"{rule} stands twice, as pairs.{first} and pairs.{place} ({parts})")
+        return self
+
+    @model_validator(mode="after")
+    def _words_not_empty(self) -> "PairBook":
+        for name, words in (("words", self.words), *((f"terms.{name}", words) for name, words in self.terms.items())):
+            for place, word in enumerate(words):
+                if not word.strip():
+                    raise ValueError(f"{name}.{place}: an empty word; allowed is a word of at least one character")
         return self
 
     def in_either_direction(self) -> "PairBook":
@@ -274,7 +292,14 @@ def _spans(side: Pattern, text: str, book: PairBook, words: Mapping[str, Sequenc
     if side.term is not None:
         return sorted(span for word in book.terms[side.term] for span in words.get(word, ()))
     assert side.regex is not None
-    return [Span(*match.span()) for match in re.finditer(side.regex, text) if match.group()]
+    try:
+        found = regex.finditer(side.regex, text, timeout=REGEX_SECONDS)
+        return [Span(*match.span()) for match in found if match.group()]
+    except TimeoutError as error:
+        raise PairError(
+            f"pairs: regex {side.regex!r} takes more than {REGEX_SECONDS:g} s on the text {text[:40]!r}; allowed is "
+            "one that is done sooner: without a repeat of what repeats, or of alternatives that begin alike"
+        ) from error
 
 
 def _nearest(query: Span, keys: Sequence[Span]) -> Span | None:

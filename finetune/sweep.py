@@ -13,16 +13,16 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from finetune.adapters import MANIFEST, check_adapter
-from finetune.begun import CHECKPOINTS, refuse_changes
+from finetune.begun import CHECKPOINTS, check_folder, input_hashes, refuse_changes
 from finetune.checkpoints import latest_checkpoint
 from finetune.choosing import COMPARABLE, dev_expected, full_name, known_metrics, metric_problem
 from finetune.config import RunConfig, config_of, with_overrides
-from finetune.errors import ConfigError, TrainingError
+from finetune.errors import ConfigError, DataError, PairError, TrainingError
 from finetune.grid import Setting, default_axes, plain_of, run_of, settings_of
 from finetune.preflight import inspect_run
 from finetune.prepare import Progress
@@ -47,9 +47,10 @@ def sweep(
     """Try the settings of the grid in a drawn order until all are tried or the budget is spent.
 
     Without axes: λ and rank, at most 8 runs. resume goes on with the sweep in the folder, whose finished trials stand;
-    further axes add settings, a further budget replaces the old one, both counted over all trials. A trial that fails
-    is recorded with its reason. ConfigError, TrainingError or what a look before training finds, before the first
-    trial; TrainingError where no trial came to its end.
+    further axes add settings, a further budget replaces the old one, both counted over all trials. A trial that its
+    setting brings down is recorded with its reason; a full disk or a damaged file ends the sweep instead. ConfigError,
+    TrainingError or what a look before training finds, before the first trial; TrainingError where no trial came to
+    its end.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ConfigError("a sweep runs in one process: start it without torchrun or accelerate launch")
@@ -112,15 +113,31 @@ def _planned(
             raise TrainingError(f"{folder} is not empty: give --resume to go on with that sweep, or another --out")
         settings = settings_of(base, default_axes(base) if axes is None else axes)
         budget = budget or (DEFAULT_BUDGET if axes is None else Budget())
-        return Swept(folder=folder, base=base, metric=metric, budget=budget, trials=_numbered((), settings))
+        return Swept(
+            folder=folder, base=base, metric=metric, budget=budget, trials=_numbered((), settings),
+            inputs=input_hashes(base),
+        )  # fmt: skip
     told = read_sweep(folder)
     refuse_changes(told["base"], plain_of(base), folder)
+    _refuse_other_inputs(base, told["inputs"], folder)
     before = tuple(_as_found(trial, folder) for trial in told["trials"])
     known = {trial.setting.key for trial in before}
     new = [one for one in settings_of(base, axes) if one.key not in known] if axes is not None else []
     return Swept(
-        folder=folder, base=base, metric=metric, budget=budget or told["budget"], trials=_numbered(before, new)
-    )
+        folder=folder, base=base, metric=metric, budget=budget or told["budget"], trials=_numbered(before, new),
+        inputs=told["inputs"],
+    )  # fmt: skip
+
+
+def _refuse_other_inputs(base: RunConfig, before: Mapping[str, str], folder: Path) -> None:
+    """TrainingError that names each file that is another than when the sweep began: trials would not be comparable."""
+    now = input_hashes(base)
+    other = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
+    if other:
+        raise TrainingError(
+            f"{folder}: {', '.join(other)} changed since the sweep began, so its trials would not be comparable; "
+            "put back what it was, or start anew with another --out"
+        )
 
 
 def _numbered(before: Sequence[Trial], new: Sequence[Setting]) -> tuple[Trial, ...]:
@@ -149,6 +166,7 @@ def _steps(swept: Swept, *, device: str, progress: Progress | None) -> Iterator[
     for place, trial in enumerate(swept.trials):
         if trial.state != "not tried" or swept.budget.spent_by(swept.tried):
             continue
+        _refuse_other_inputs(swept.base, swept.inputs, swept.folder)
         tell = _of_trial(progress, trial, len(swept.trials))
         tried = tried_out(trial, swept, device=device, progress=tell)
         swept = replace(swept, trials=(*swept.trials[:place], tried, *swept.trials[place + 1 :]))
@@ -156,12 +174,21 @@ def _steps(swept: Swept, *, device: str, progress: Progress | None) -> Iterator[
 
 
 def tried_out(trial: Trial, swept: Swept, *, device: str, progress: Progress | None) -> Trial:
-    """Train one setting; a run that cannot go on is a trial that failed."""
+    """Train one setting; a run that its setting brings down is a trial that failed.
+
+    What is no fault of the setting (a full disk, a damaged checkpoint) is raised, and the trial stays untried.
+    """
+    config = run_of(swept.base, trial.setting, out=str(swept.folder / trial.folder))
     begun = time.monotonic()
+    left = _as_left(config)
     try:
-        told = _run(run_of(swept.base, trial.setting, out=str(swept.folder / trial.folder)), device, progress)
+        if left != "ended":
+            train(config, resume=left == "begun", device=device, progress=progress)
+        told = _told(config.folder)
         problem = "" if math.isfinite(told["metrics"][swept.metric]) else f"{swept.metric} on dev is no number"
     except CijingError as error:
+        if not _of_the_setting(error):
+            raise
         told, problem = {}, str(error)
     except torch.OutOfMemoryError as error:
         told, problem = {}, f"out of memory: {' '.join(str(error).split())[:200]}"
@@ -171,22 +198,36 @@ def tried_out(trial: Trial, swept: Swept, *, device: str, progress: Progress | N
             torch.cuda.empty_cache()
     seconds = time.monotonic() - begun
     if problem:
-        (swept.folder / trial.folder).mkdir(exist_ok=True)  # a failed trial is tried again where its folder is gone
+        config.folder.mkdir(exist_ok=True)  # a failed trial is tried again where its folder is gone
         return replace(trial, state="failed", reason=problem, seconds=seconds)
     return replace(trial, state="done", seconds=seconds, told=told)
 
 
-def _run(config: RunConfig, device: str, progress: Progress | None) -> dict[str, Any]:
-    """Train, go on, or find the run at its end; what its manifest says."""
+def _of_the_setting(error: CijingError) -> bool:
+    """Whether another setting might not have met it: what came from outside (disk, hub) has that as its cause."""
+    return isinstance(error, ConfigError | DataError | PairError) or error.__cause__ is None
+
+
+def _as_left(config: RunConfig) -> Literal["new", "begun", "ended"]:
+    """How far an earlier call came with the trial; a folder that someone has changed is refused."""
     folder = config.folder
     if (folder / MANIFEST).is_file():  # killed between the run's end and the sweep's note of it
-        refuse_changes(_manifest(folder)["config"], plain_of(config), folder)
-        check_adapter(folder)
-    else:
-        whole = folder.is_dir() and latest_checkpoint(folder / CHECKPOINTS) is not None
-        if folder.exists() and not whole:
-            shutil.rmtree(folder)  # a trial of ours that was killed before its first checkpoint
-        train(config, resume=whole, device=device, progress=progress)
+        try:
+            refuse_changes(_manifest(folder)["config"], plain_of(config), folder)
+            check_adapter(folder)
+        except CijingError as error:
+            raise TrainingError(f"{error}; remove {folder} to try its setting anew") from error
+        return "ended"
+    if folder.is_dir() and latest_checkpoint(folder / CHECKPOINTS) is not None:
+        check_folder(folder, config, resume=True)
+        return "begun"
+    if folder.exists():
+        shutil.rmtree(folder)  # a trial of ours that was killed before its first checkpoint
+    return "new"
+
+
+def _told(folder: Path) -> dict[str, Any]:
+    """What the manifest of a run that ended says."""
     manifest = _manifest(folder)
     return {
         "metrics": manifest["metrics"], "weight": (manifest["attention"] or {}).get("weight"),

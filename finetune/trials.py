@@ -65,6 +65,7 @@ class Swept:
     metric: str
     budget: Budget
     trials: tuple[Trial, ...]
+    inputs: Mapping[str, str] = field(default_factory=dict)  # the hash of each file that the base reads, by its name
 
     @property
     def tried(self) -> tuple[Trial, ...]:
@@ -85,6 +86,7 @@ def save_sweep(swept: Swept) -> None:
     told = {
         "metric": swept.metric, "budget": asdict(swept.budget), "tried": len(swept.tried),
         "settings": len(swept.trials), "best": ranked[0].number if ranked else None, "base": plain_of(swept.base),
+        "inputs": dict(swept.inputs),
         "trials": [asdict(trial) for trial in swept.trials],
     }  # fmt: skip
     _write(swept.folder / TABLE, frame_of(swept).to_csv(index=False))
@@ -102,7 +104,8 @@ def read_sweep(folder: Path) -> Mapping[str, Any]:
     try:
         told = json.loads((folder / STATE).read_text(encoding="utf-8"))
         trials = [Trial(**{**one, "setting": Setting(**one["setting"])}) for one in told["trials"]]
-        return {**told, "budget": Budget(**told["budget"]), "trials": trials, "base": dict(told["base"])}
+        whole = {name: dict(told[name]) for name in ("base", "inputs")}
+        return {**told, **whole, "budget": Budget(**told["budget"]), "trials": trials}
     except FileNotFoundError as error:
         raise TrainingError(f"{folder}: no sweep to resume ({STATE} is missing)") from error
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -15,7 +15,9 @@ def read_mapping(source: Path | Traversable, *, name: str, wanted: str, error: t
     """The mapping that a YAML file holds; `error`, one line with the file's name, for anything else."""
     try:
         text = source.read_text(encoding="utf-8")
-        _refuse_bomb(yaml.compose(text, Loader=yaml.SafeLoader))
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        _refuse_bomb(root)
+        _refuse_twice(root)
         given = yaml.safe_load(text)
     except (OSError, UnicodeDecodeError) as caught:
         raise error(f"{name}: cannot be read ({caught})") from caught
@@ -45,3 +47,25 @@ def _refuse_bomb(root: Any) -> None:
 
     if root is not None:
         size(root)
+
+
+def _refuse_twice(root: Any) -> None:
+    """YAMLError for a key that stands twice in one mapping: PyYAML would take the last without a word."""
+    waiting, known = [root], set()
+    while waiting:
+        node = waiting.pop()
+        if not isinstance(node, yaml.CollectionNode) or id(node) in known:
+            continue
+        known.add(id(node))
+        if not isinstance(node, yaml.MappingNode):
+            waiting += node.value
+            continue
+        lines: dict[tuple[str, str], int] = {}
+        for key, value in node.value:
+            waiting += (key, value)
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            if first := lines.get((key.tag, key.value)):
+                said = f"the key {key.value!r} stands twice, first on line {first}"
+                raise yaml.MarkedYAMLError(problem=said, problem_mark=key.start_mark)
+            lines[key.tag, key.value] = key.start_mark.line + 1

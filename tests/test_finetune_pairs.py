@@ -5,7 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from finetune.errors import PairError
+from finetune.config import load_config
+from finetune.domains import DOMAINS, domain_file
+from finetune.errors import ConfigError, PairError
 from finetune.pairs import PairBook, Reach, TokenPair, load_pairs, on_tokens, pairs_in, why_unmet
 from probe import TokenMap
 
@@ -121,8 +123,16 @@ def test_a_pair_that_cannot_be_met_is_given_its_reason(queries, keys, reach, rea
         ("pairs: [{query: {regex: '('}, key: c}]", "regex"),
         ("pairs: [{query: {term: acids}, key: c}]", "acids"),
         ("pairs: [{query: a, key: b}, {query: a, key: b}]", "twice"),
+        ("pairs: [{query: a, key: b}, {query: a, key: b, weight: 2}]", r"a → b stands twice, as pairs\.0 and pairs\.1"),
+        ("pairs: [{query: a, key: b}, {query: {word: a}, key: b, part: held_out}]", "part train and part held_out"),
         ("pairs: [{query: a, key: b, weight: -1}]", "weight"),
+        ("pairs: [{query: '', key: b}]", "not empty"),
+        ("{pairs: [{query: a, key: b}], words: [c, '']}", r"words\.1: an empty word"),
+        ("{pairs: [{query: a, key: b}], terms: {acids: ['  ']}}", r"terms\.acids\.0: an empty word"),
         ("pairs: [unclosed", "YAML"),
+        ("pairs:\n- query: a\n  key: b\n  key: c", r"pairs\.yaml:4: .*the key 'key' stands twice, first on line 3"),
+        ("pairs: [{query: a, key: b}]\nterms: {x: [a]}\nterms: {}", r"pairs\.yaml:3: .*the key 'terms' stands twice"),
+        ("pairs: [{query: a, query: c, key: b}]", r"pairs\.yaml:1: .*the key 'query' stands twice"),
         ("- a", "mapping"),
         ("!!python/object/apply:os.system ['true']", "YAML"),
     ],
@@ -138,3 +148,31 @@ def test_a_wrong_pairs_file_is_refused_with_what_is_wrong(tmp_path: Path, conten
 def test_a_pairs_file_that_is_not_there_is_one_line(tmp_path: Path):
     with pytest.raises(PairError, match="cannot be read"):
         load_pairs(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_the_shipped_pairs_stand_once_each(domain):
+    assert load_pairs(domain_file(domain, "pairs.yaml")).pairs
+
+
+def test_a_key_of_an_anchor_may_be_given_anew(tmp_path: Path):
+    file = tmp_path / "pairs.yaml"
+    file.write_text("pairs:\n- &first {query: a, key: b}\n- <<: *first\n  key: c\n", encoding="utf-8")
+    assert [str(rule) for rule in load_pairs(file).pairs] == ["a → b", "a → c"]
+
+
+def test_a_key_that_stands_twice_in_a_runs_file_is_refused_with_its_line(tmp_path: Path):
+    file = tmp_path / "run.yaml"
+    file.write_text("model: m\ntask: causal-lm\ndata: {train: [a]}\nseed: 1\nseed: 2\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"run\.yaml:5: .*the key 'seed' stands twice, first on line 4"):
+        load_config(file)
+
+
+def test_an_expression_that_would_go_on_for_years_is_refused_with_the_text():
+    """Each further 手 doubles the ways to divide them."""
+    one = book({"query": {"regex": "(手|手手)+$"}, "key": "苹果"})
+    with pytest.raises(PairError, match=r"regex '\(手\|手手\)\+\$' takes more than 1 s on the text '苹果手") as caught:
+        found("苹果" + "手" * 60 + "x", one)
+    assert "\n" not in str(caught.value)
+    assert found("苹果" + "手" * 60 + "x", book({"query": {"regex": "(手+)+$"}, "key": "苹果"})) == ([], [])
+    assert found("苹果手手", one)[0] == [("手手", 2, "苹果", 0)]

@@ -13,10 +13,12 @@ from finetune.__main__ import run
 from finetune.config import config_of, load_config
 from finetune.errors import ConfigError, TrainingError
 from finetune.grid import Setting, axes_of, default_axes, run_of, settings_of
+from finetune.push import HUB_FIELDS
 from finetune.sweep import comparable, sweep
 from finetune.train import train
 from finetune.trials import Budget, Swept, Trial, lines_of
 from tests.finished import PAIRS, lines, texts
+from tests.test_finetune_faults import small_files
 from tests.tiny import tiny_llama
 
 # Of the three settings one fails: its loss is no number after a step of such a length.
@@ -113,8 +115,12 @@ def test_without_pairs_the_rank_alone_is_swept(given):
         ([], ["data.max_length=32,64"], "data.max_length is not swept"),
         ([], ["training.per_device_eval_batch_size=1,2"], "changes what is measured"),
         ([], ["training.tf32=true,false"], "whole process"),
+        ([], ["training.push_to_hub=true,false"], "no trial is uploaded"),
         (["0.1"], ["attention.weight=0.2"], "swept twice"),
         ([], ["lora.r=1", "lora.r=2"], "swept twice"),
+        (["0.1"], ["attention=pairs"], "attention.mode is swept twice, by attention and by lambda"),
+        ([], ["lora=1", "lora.r=2"], "lora.r is swept twice, by lora and by lora.r"),
+        ([], ["lora={r: 2}"], r"a mapping is no value.*lora\.KEY"),
         (["-1"], [], "allowed is a number of at least 0"),
         (["auto:0"], [], "auto:SHARE"),
         (["nan"], [], "allowed is a number"),
@@ -126,6 +132,13 @@ def test_a_grid_that_means_nothing_is_one_line(given, lambdas, others, said):
     with pytest.raises(ConfigError, match=said) as caught:
         settings_of(config_of(given), axes_of(lambdas, [], others))
     assert "\n" not in str(caught.value)
+
+
+def test_axes_given_without_options_are_checked_alike(given):
+    with pytest.raises(ConfigError, match=r"lora\.r is swept twice"):
+        settings_of(config_of(given), {"lora.r": [3], "lora": [{"r": 2}]})
+    with pytest.raises(ConfigError, match="seed is not swept"):
+        settings_of(config_of(given), {"seed": [1, 2]})
 
 
 def test_numbers_without_a_dot_are_numbers(given):
@@ -235,9 +248,36 @@ def test_a_finished_trial_whose_adapter_was_touched_is_not_taken(given, swept, t
     (folder / "sweep.json").write_text(json.dumps(told), encoding="utf-8")
     weights = folder / f"trial-{told['best']:03d}" / "adapter_model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"\0")
+    touched = r"is not the one that the run wrote; remove .*trial-00\d to try its setting anew"
+    with pytest.raises(TrainingError, match=touched):
+        sweep(config_of(given), folder=folder, resume=True, device="cpu")
+    shutil.rmtree(weights.parent)
     again = sweep(config_of(given), folder=folder, resume=True, device="cpu")
-    assert again.trials[told["best"] - 1].state == "failed"
-    assert "is not the one that the run wrote" in again.trials[told["best"] - 1].reason
+    assert [one.value("eval_loss") for one in again.ranked] == [one.value("eval_loss") for one in swept.ranked]
+
+
+def test_a_full_disk_is_no_failure_of_the_setting_and_the_sweep_goes_on_when_there_is_room(given, tmp_path):
+    folder = tmp_path / "sweep"
+    with small_files(20_000), pytest.raises(TrainingError, match="cannot be written"):
+        sweep(config_of(given), folder=folder, axes={"lora.r": [4, 8]}, device="cpu")
+    told = json.loads((folder / "sweep.json").read_text("utf-8"))
+    assert [trial["state"] for trial in told["trials"]] == ["not tried", "not tried"]
+    again = sweep(config_of(given), folder=folder, resume=True, device="cpu")
+    assert [trial.state for trial in again.trials] == ["done", "done"]
+
+
+def test_a_damaged_checkpoint_of_a_trial_is_no_failure_of_its_setting(given, swept, tmp_path):
+    folder = shutil.copytree(swept.folder, tmp_path / "sweep")
+    told = json.loads((folder / "sweep.json").read_text("utf-8"))
+    told["trials"][told["best"] - 1].update(state="not tried", told={})
+    (folder / "sweep.json").write_text(json.dumps(told), encoding="utf-8")
+    trial = folder / f"trial-{told['best']:03d}"
+    (trial / "manifest.json").unlink()
+    for weights in trial.glob("checkpoints/*/adapter_model.safetensors"):
+        weights.write_bytes(weights.read_bytes()[:-1] + b"\0")
+    with pytest.raises(TrainingError, match=r"adapter_model\.safetensors is changed; remove this folder"):
+        sweep(config_of(given), folder=folder, resume=True, device="cpu")
+    assert json.loads((folder / "sweep.json").read_text("utf-8"))["trials"][told["best"] - 1]["state"] == "not tried"
 
 
 def test_further_values_join_a_sweep_and_those_before_count_as_tried(given, swept, tmp_path):
@@ -256,6 +296,26 @@ def test_a_changed_base_is_refused_with_the_difference(given, swept):
         sweep(changed, folder=swept.folder, resume=True, device="cpu")
     accuracy = comparable(config_of(given), None)
     assert accuracy.training["metric_for_best_model"] == "eval_loss"
+
+
+def test_texts_or_pairs_that_changed_since_a_sweep_began_are_refused_by_their_name(given, tmp_path):
+    """A trial on other texts has another dev loss: the best of both would be the one with the easier texts."""
+    rows = texts("train", 16)
+    data = {**given["data"], "train": lines(tmp_path / "own.jsonl", rows)}
+    pairs = tmp_path / "own.yaml"
+    pairs.write_text(PAIRS, encoding="utf-8")
+    base = config_of({**given, "data": data, "pairs": {**given["pairs"], "file": str(pairs)}})
+    folder = tmp_path / "sweep"
+    sweep(base, folder=folder, axes={"lora.r": [2, 4]}, budget=Budget(runs=1), device="cpu")
+    pairs.write_text(PAIRS + "words: [和平鸽]\n", encoding="utf-8")
+    with pytest.raises(TrainingError, match=r"own\.yaml changed since the sweep began"):
+        sweep(base, folder=folder, resume=True, budget=Budget(runs=9), device="cpu")
+    pairs.write_text(PAIRS, encoding="utf-8")
+    lines(tmp_path / "own.jsonl", rows[:-1])
+    with pytest.raises(TrainingError, match=r"own\.jsonl changed since the sweep began"):
+        sweep(base, folder=folder, resume=True, budget=Budget(runs=9), device="cpu")
+    lines(tmp_path / "own.jsonl", rows)
+    assert len(sweep(base, folder=folder, resume=True, budget=Budget(runs=9), device="cpu").tried) == 2
 
 
 def test_minutes_are_those_of_all_trials(given):
@@ -349,3 +409,21 @@ def test_the_command_sweeps_and_its_best_file_trains(given, tmp_path, capsys):
         assert run([*asked, *wrong, "--out", str(tmp_path / "new" if wrong else out)]) == 2
         assert why in capsys.readouterr().err
     assert run(["train", str(out / "best.yaml"), "--out", str(tmp_path / "best"), "--device", "cpu"]) == 0
+
+
+# ---- the hub ---------------------------------------------------------------------------------------------------
+
+
+def test_no_trial_is_uploaded_and_the_token_is_in_no_file(given, tmp_path):
+    told = {"push_to_hub": True, "hub_model_id": "a/b", "hub_token": "hf_secret", "hub_revision": "x"}
+    base = config_of({**given, "training": {**given["training"], **told}})
+    found = sweep(base, folder=tmp_path / "sweep", axes={"lora.r": [2]}, device="cpu")
+    assert [trial.state for trial in found.trials] == ["done"]
+    best = load_config(found.folder / "best.yaml").training
+    assert (best["push_to_hub"], best["hub_model_id"], best["hub_revision"]) == (True, "a/b", "x")
+    assert not set(HUB_FIELDS) & set(yaml.safe_load((found.folder / "trial-001/config.yaml").read_text())["training"])
+    written = [path.read_text("utf-8") for path in found.folder.rglob("*") if path.suffix in (".yaml", ".json", ".csv")]
+    assert len(written) > 4
+    assert not any(word in text for text in written for word in ("hf_secret", "hub_token", "*****"))
+    again = sweep(base, folder=found.folder, axes={"lora.r": [2]}, resume=True, device="cpu")
+    assert [trial.state for trial in again.trials] == ["done"]
