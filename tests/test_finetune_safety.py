@@ -2,17 +2,28 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
+from filelock import FileLock, Timeout
 
 from finetune.__main__ import run as finetune
 from finetune.adapters import CardFacts, card_of, states_terms
-from finetune.errors import TrainingError
+from finetune.batches import collator_of
+from finetune.begun import CHECKPOINTS
+from finetune.config import config_of
+from finetune.errors import ConfigError, TrainingError
 from finetune.parcel import parcel_of
+from finetune.preflight import inspect_run
 from finetune.runfolder import open_run_folder
-from tests.finished import language_model
+from finetune.sweep import sweep
+from finetune.train import train
+from probe import CijingError, load_model
+from tests.finished import PAIRS, language_model, lines, sense_texts
+from tests.tiny import tiny_bart, tiny_gpt2, tiny_t5
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +96,7 @@ def test_names_and_labels_stand_in_the_card_as_words():
             labels=[EVIL],
             notes=[EVIL],
             steps=EVIL,
-        )  # fmt: skip
+        )
     )
     body = card.split("\n---\n", 1)[1]
     headings = [line for line in body.splitlines() if line.startswith("#")]
@@ -139,3 +150,151 @@ def test_no_link_is_followed_out_of_the_run_folder(run, tmp_path, name):
     (run / name).symlink_to(other)
     with pytest.raises(TrainingError, match=rf"{name} is a link: not uploaded"):
         parcel_of(run, base="team/base")
+
+
+# ---- one folder, one run ---------------------------------------------------------------------------------------
+
+
+def again(run, out=None):
+    """The run's configuration, to be trained in the same folder."""
+    told = yaml.safe_load((run / "config.yaml").read_text("utf-8"))
+    return config_of({**told, "out": str(out or run)})
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_folder_that_another_process_trains_in_is_left_alone(made, tmp_path, resume):
+    out = tmp_path / "run"
+    if resume:
+        shutil.copytree(made, out)
+    out.mkdir(exist_ok=True)
+    holder = subprocess.Popen([sys.executable, "-c", HOLD, str(out / ".lock")], stdout=subprocess.PIPE)
+    try:
+        assert holder.stdout.readline()
+        before = sorted(path.name for path in out.iterdir())
+        with pytest.raises(TrainingError, match=r"^\S+ is being trained by another process: [^\n]*$"):
+            train(again(made, out), resume=resume, device="cpu")
+        assert sorted(path.name for path in out.iterdir()) == before
+    finally:
+        holder.kill()
+        holder.wait()
+        holder.stdout.close()
+    assert (out / ".lock").is_file()  # a killed run leaves it, and it is in nobody's way
+    train(again(made, out), resume=resume, device="cpu")
+    assert not (out / ".lock").exists()
+
+
+HOLD = """
+import sys, time
+from filelock import FileLock
+lock = FileLock(sys.argv[1])
+lock.acquire()
+print(1, flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_run_holds_its_folder_to_its_end(made, tmp_path):
+    seen = []
+
+    def look(stage, done, total):
+        lock = FileLock(tmp_path / "run" / ".lock")
+        with pytest.raises(Timeout):
+            lock.acquire(timeout=0)
+        seen.append(stage)
+
+    train(again(made, tmp_path / "run"), device="cpu", progress=look)
+    assert "training" in seen
+
+
+def test_a_sweep_holds_its_folder_too(made, tmp_path):
+    folder = tmp_path / "sweep"
+    folder.mkdir()
+    with FileLock(folder / ".lock"), pytest.raises(TrainingError, match="is being swept by another process"):
+        sweep(again(made), folder=folder, axes={"seed": [0]}, device="cpu")
+    (folder / ".lock").touch()  # of a sweep that was killed
+    assert len(sweep(again(made), folder=folder, axes={"seed": [0]}, device="cpu").ranked) == 1
+    assert not (folder / ".lock").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_one_line_and_nothing_is_left(made, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(TrainingError, match=r"^\S+: cannot be written [^\n]*$"):
+        train(again(made, tmp_path / "file" / "run"), device="cpu")
+    changed = again(made, tmp_path / "new" / "run").model_copy(update={"model": str(tmp_path / "nowhere")})
+    with pytest.raises(CijingError):
+        train(changed, device="cpu")
+    assert not (tmp_path / "new").exists()
+
+
+# ---- what no model here can ------------------------------------------------------------------------------------
+
+
+def of_senses(folder, model, task, **more):
+    """A configuration on texts of two senses, without pairs of their own."""
+    rows = [{name: value for name, value in row.items() if name != "pairs"} for row in sense_texts("train", 24)]
+    if task == "word-in-context":
+        rows = [
+            {**row, "second": row["text"], "second_target": "苹果", "label": ("same", "different")[place % 2]}
+            for place, row in enumerate(rows)
+        ]
+    return {
+        "model": str(folder / model), "task": task, "out": str(folder / "run"),
+        "data": {"train": lines(folder / "train.jsonl", rows), "max_length": 48, "dev_share": 0},
+        "training": {"max_steps": 2, "per_device_train_batch_size": 8, "use_cpu": True}, **more,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "model"), [(tiny_t5, "t5"), (tiny_bart, "bart")])
+@pytest.mark.parametrize(
+    ("task", "paired"), [("sense", False), ("sense", True), ("word-in-context", False), ("classification", True)]
+)
+def test_an_encoder_decoder_is_refused_where_one_stack_is_needed(tmp_path, make, model, task, paired):
+    make(tmp_path)
+    (tmp_path / "pairs.yaml").write_text(PAIRS, encoding="utf-8")
+    config = config_of(
+        of_senses(tmp_path, model, task, **({"pairs": {"file": str(tmp_path / "pairs.yaml")}} if paired else {}))
+    )
+    for run in (lambda: train(config, device="cpu"), lambda: inspect_run(config)):
+        with pytest.raises(ConfigError, match=r"^[^\n]+ is an encoder-decoder, [^\n]+$"):
+            run()
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_encoder_decoder_tells_texts_apart_without_pairs(tmp_path):
+    tiny_bart(tmp_path)
+    config = config_of(of_senses(tmp_path, "bart", "classification"))
+    assert inspect_run(config).refusal is None
+    assert train(config, device="cpu").steps == 2
+
+
+def test_a_classifier_is_taught_with_a_tokenizer_that_has_no_pad_token(tmp_path):
+    model, tokenizer = tiny_gpt2(tmp_path)
+    tokenizer.pad_token = None
+    tokenizer.save_pretrained(tmp_path / "gpt2")
+    model.config.pad_token_id = None
+    model.save_pretrained(tmp_path / "gpt2")
+    assert load_model(str(tmp_path / "gpt2"), device="cpu").tokenizer.pad_token_id is None
+    config = config_of(of_senses(tmp_path, "gpt2", "classification"))
+    assert inspect_run(config).refusal is None
+    folder = train(config, device="cpu").folder
+    opened = open_run_folder(folder, device="cpu")
+    assert opened.model.config.pad_token_id == collator_of(opened.tokenizer, "classification").pad_id
+
+
+# ---- a mark that is damaged ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"facts": []}, {"files": []}, {"facts": None}, {"files": "x"}, {"weight": None}, {"weight": "much"},
+     {"weight": True}, {"heads": [1]}, {"heads": {"a": [0]}}, {"heads": {"1": 3}}, {"loss_sum": None}],
+    ids=str,
+)  # fmt: skip
+def test_a_damaged_mark_of_a_checkpoint_is_one_line(run, change):
+    newest = sorted((run / CHECKPOINTS).iterdir())[-1]
+    mark = json.loads((newest / "complete.json").read_text("utf-8"))
+    for name, value in change.items():
+        (mark if name in mark else mark["facts"])[name] = value
+    (newest / "complete.json").write_text(json.dumps(mark), encoding="utf-8")
+    with pytest.raises(TrainingError, match=r"^[^\n]*complete.json [^\n]*; remove this folder to go on[^\n]*$"):
+        train(again(run), resume=True, device="cpu")
