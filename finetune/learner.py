@@ -149,7 +149,7 @@ def refuse_unfit(config: RunConfig, *, kind: str, settings: Any) -> None:
 
 
 def _refuse_two_stacks(config: RunConfig) -> None:
-    """ConfigError for what needs one stack: a decoder that is fed the text moves it by one place, away from its words."""
+    """ConfigError for what needs one stack: a decoder is fed the text one place later, away from its words."""
     allowed = "allowed is a model of one stack, an encoder or a decoder"
     if config.task in READING:
         raise ConfigError(

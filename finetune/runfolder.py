@@ -81,8 +81,8 @@ def open_run_folder(
     config = _config(folder, manifest)
     if config.trust_remote_code and not trust_remote_code:
         raise ConfigError(
-            f"{folder}: the run was trained with Python code that {' '.join(config.model.split())} brings along: read it, "
-            "and if you trust it, allow it with --trust-remote-code (trust_remote_code=True)"
+            f"{folder}: the run was trained with Python code that {' '.join(config.model.split())} brings along: "
+            "read it, and if you trust it, allow it with --trust-remote-code (trust_remote_code=True)"
         )
     config = config.model_copy(update={"trust_remote_code": trust_remote_code})
     labels = tuple(map(str, manifest.get("labels") or ()))
