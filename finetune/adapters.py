@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,13 @@ HASHES = "adapter.json"
 MANIFEST = "manifest.json"
 GEMMA_TERMS = "https://ai.google.dev/gemma/terms"
 WEIGHTS = "adapter_model.safetensors"
+# What publishers call the files that state a model's terms; a name that only begins like one is no such file.
+_TERMS = re.compile(
+    r"(licen[cs]es?([-_](model|code|data|weights))?|(third[-_]party[-_])?notices?|copying"
+    r"|(acceptable[-_]|prohibited[-_])?use[-_]policy|terms([-_]of[-_]use)?)(\.txt|\.md)?",
+    re.IGNORECASE,
+)
+_MARKUP = re.compile(r"[\\`|<>\[\]#*~]")
 _NON_COMMERCIAL = re.compile(r"(^|[-_ ])nc($|[-_ ])|non-?commercial", re.IGNORECASE)
 
 
@@ -112,23 +120,36 @@ def adapter_on(base: Any, folder: Path, *, device: torch.device) -> Any:
 
 
 def card_of(facts: CardFacts) -> str:
-    """The model card in Markdown, with the metadata that the hub reads."""
+    """The model card in Markdown, with the metadata that the hub reads; whatever it is told stands in it as words."""
     head = card_head(facts.base, facts.licence)
-    body = [f"# An adapter for {facts.base}", "", f"Task: {facts.task}. Made by `python -m finetune train`.", ""]
-    body += ["## Data", "", *(f"- {line}" for line in facts.data), ""]
+    body = [f"# An adapter for {in_words(facts.base)}", ""]
+    body += [f"Task: {in_words(facts.task)}. Made by `python -m finetune train`.", ""]
+    body += ["## Data", "", *(f"- {in_words(line)}" for line in facts.data), ""]
     if facts.pairs:
-        body += ["## Attention supervision", "", facts.pairs, ""]
-    body += ["## Arm", "", facts.arms, ""]
+        body += ["## Attention supervision", "", in_words(facts.pairs), ""]
+    body += ["## Arm", "", in_words(facts.arms), ""]
     if facts.labels:
-        body += ["## Labels", "", ", ".join(facts.labels), ""]
+        body += ["## Labels", "", ", ".join(map(in_words, facts.labels)), ""]
     if facts.steps:
-        body += ["## Steps", "", facts.steps, ""]
+        body += ["## Steps", "", in_words(facts.steps), ""]
     body += ["## Metrics", "", "| metric | value |", "|---|---|"]
-    body += [f"| {name} | {value:.6g} |" for name, value in sorted(facts.metrics.items())]
-    body += ["", "## Licence", "", f"The base model's terms travel with this adapter: {facts.licence}.", ""]
+    body += [f"| {in_words(name)} | {value:.6g} |" for name, value in sorted(facts.metrics.items())]
+    licence = in_words(facts.licence)
+    body += ["", "## Licence", "", f"The base model's terms travel with this adapter: {licence}.", ""]
     if facts.notes:
-        body += ["## Notes", "", *(f"- {note}" for note in facts.notes), ""]
+        body += ["## Notes", "", *(f"- {in_words(note)}" for note in facts.notes), ""]
     return "\n".join([*head, *body])
+
+
+def in_words(text: str) -> str:
+    """A text from outside as one line of Markdown that says it and does nothing: no tag, link, table or heading."""
+    seen = "".join(" " if unicodedata.category(one)[0] in "CZ" else one for one in text)
+    return _MARKUP.sub(r"\\\g<0>", " ".join(seen.split()))
+
+
+def states_terms(name: str) -> bool:
+    """Whether a file of this name states the terms of a model."""
+    return _TERMS.fullmatch(name) is not None
 
 
 def card_head(base: str, licence: str) -> list[str]:

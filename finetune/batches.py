@@ -117,16 +117,20 @@ def collator_of(
         *tokenizer.all_special_ids,
         *(id for id, token in tokenizer.added_tokens_decoder.items() if token.special),
     }
-    pad = next(id for id in (tokenizer.pad_token_id, tokenizer.eos_token_id, 0) if id is not None)
     return Collator(
         task=task,
-        pad_id=int(pad),
+        pad_id=pad_id_of(tokenizer),
         mask_id=tokenizer.mask_token_id,
         ordinary=tuple(id for id in range(len(tokenizer)) if id not in special) if task == "masked-lm" else (),
         mask_share=mask_share,
         seed=seed,
         multiple_of=multiple_of,
     )
+
+
+def pad_id_of(tokenizer: Any) -> int:
+    """The id that stands where a row has ended: the tokenizer's own, else that of its end, else 0."""
+    return int(next(id for id in (tokenizer.pad_token_id, tokenizer.eos_token_id, 0) if id is not None))
 
 
 def _row_of(example: Example) -> tuple[Encoded, ...]:

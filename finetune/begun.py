@@ -3,12 +3,14 @@
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
 import yaml
+from filelock import FileLock, Timeout
 
 from finetune.checkpoints import check_whole, latest_checkpoint, remove_partial
 from finetune.config import RunConfig
@@ -18,7 +20,7 @@ from finetune.heads import Heads
 from finetune.pairs import dictionaries_of
 from finetune.writing import PART, disk_told, write_whole
 
-CONFIG, CHECKPOINTS, INPUTS = "config.yaml", "checkpoints", "inputs.json"
+CONFIG, CHECKPOINTS, INPUTS, LOCK = "config.yaml", "checkpoints", "inputs.json", ".lock"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +94,35 @@ def newest_start(checkpoints: Path) -> Start | None:
 
 def nothing_begun(folder: Path) -> bool:
     """Whether a folder holds no more than a run leaves that was killed before its configuration was written."""
-    return all(path.name == INPUTS or path.name.endswith(PART) for path in folder.iterdir())
+    return all(path.name in (INPUTS, LOCK) or path.name.endswith(PART) for path in folder.iterdir())
+
+
+@contextmanager
+def held(folder: Path, what: str) -> Iterator[None]:
+    """The folder is this process's within the block; TrainingError where another is at work there.
+
+    The system lets go of a lock whose process was killed. A folder that is made for the lock, and stays empty, goes
+    with it. `what` is what another process would be doing there.
+    """
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    lock = FileLock(folder / LOCK)
+    with disk_told(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout as error:
+            raise TrainingError(
+                f"{folder} is being {what} by another process: wait for it, or give another --out"
+            ) from error
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # while it is held, so that none is taken away that another process holds
+            (folder / LOCK).unlink()
+        lock.release()
+        with suppress(OSError):  # not empty
+            for path in made:
+                path.rmdir()
 
 
 def write_inputs(config: RunConfig, folder: Path) -> None:

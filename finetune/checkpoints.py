@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -36,6 +37,8 @@ def check_whole(folder: Path) -> Mapping[str, Any]:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise TrainingError(f"{folder}: no whole checkpoint ({MARK} is missing or damaged)") from error
     otherwise = "remove this folder to go on from the checkpoint before it"
+    if problem := _problem_of(files, facts):
+        raise TrainingError(f"{folder}: {MARK} is damaged ({problem}); {otherwise}")
     for name, wanted in files.items():
         path = folder / name
         if not path.is_file() or _hash(path) != wanted:
@@ -46,6 +49,25 @@ def check_whole(folder: Path) -> Mapping[str, Any]:
         raise TrainingError(f"{folder}: {added[0]} is none of the checkpoint's files; {otherwise}")
     found: Mapping[str, Any] = facts
     return found
+
+
+def _problem_of(files: Any, facts: Any) -> str:
+    """What of a mark is not as a run writes it, in words; "" where all is."""
+    for name, given in (("files", files), ("facts", facts)):
+        if not isinstance(given, dict):
+            return f"`{name}` is not a mapping"
+    for name in ("weight", "loss_sum"):  # null is a run without supervision
+        value = facts.get(name)
+        number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+        if name in facts and not number and not (name == "weight" and value is None):
+            return f"`facts.{name}` is not a number"
+    heads = facts.get("heads") or {}
+    if not isinstance(heads, dict) or not all(
+        str(layer).isdecimal() and isinstance(numbers, list) and all(type(one) is int for one in numbers)
+        for layer, numbers in heads.items()
+    ):
+        return "`facts.heads` are not lists of heads by layer"
+    return ""
 
 
 def remove_partial(root: Path) -> tuple[str, ...]:

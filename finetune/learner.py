@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from finetune.adapters import adapter_on
+from finetune.batches import pad_id_of
 from finetune.checkpoints import load_head
 from finetune.config import LoraConfig, RunConfig
 from finetune.dataconfig import Task
@@ -142,7 +143,23 @@ def refuse_unfit(config: RunConfig, *, kind: str, settings: Any) -> None:
         raise _no_head(config.task, settings)
     if kind != "decoder" and config.task == "causal-lm":
         raise ConfigError(f"task causal-lm: {config.model} does not read from left to right; allowed is a causal model")
+    if kind == "encoder-decoder":
+        _refuse_two_stacks(config)
     refuse_without(config)
+
+
+def _refuse_two_stacks(config: RunConfig) -> None:
+    """ConfigError for what needs one stack: a decoder is fed the text one place later, away from its words."""
+    allowed = "allowed is a model of one stack, an encoder or a decoder"
+    if config.task in READING:
+        raise ConfigError(
+            f"task {config.task}: {config.model} is an encoder-decoder, whose words stand in two stacks; {allowed}"
+        )
+    if config.supervised:
+        raise ConfigError(
+            f"pairs: {config.model} is an encoder-decoder, and the attention loss acts on one stack; {allowed}, or "
+            "`attention: {mode: none}`"
+        )
 
 
 def lora_targets(model: nn.Module, settings: LoraConfig) -> tuple[str, ...]:
@@ -227,7 +244,7 @@ def output_names(model: nn.Module) -> set[str]:
 
 def _classifier(config: RunConfig, loaded: LoadedModel, labels: Sequence[str]) -> tuple[Any, tuple[str, ...]]:
     """The backbone under a new head; a pooler that the head reads and the files lack is new as well, and trained."""
-    model = headed_model(config.task, loaded.backbone.config, labels=labels, pad_id=loaded.tokenizer.pad_token_id)
+    model = headed_model(config.task, loaded.backbone.config, labels=labels, pad_id=pad_id_of(loaded.tokenizer))
     place = model.base_model_prefix
     if not hasattr(model, place):
         raise ConfigError(f"task {config.task}: {type(model).__name__} has no part {place!r} to take the weights of")

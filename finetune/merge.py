@@ -3,7 +3,6 @@
 import copy
 import hashlib
 import json
-import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ from typing import Any
 
 import torch
 
-from finetune.adapters import CARD, MergeCheck, compare_merged
+from finetune.adapters import CARD, MergeCheck, compare_merged, states_terms
 from finetune.checkpoints import HEAD, save_head
 from finetune.errors import TrainingError
 from finetune.runfolder import FinishedRun, open_run_folder
@@ -33,10 +32,11 @@ TEXTS = (
     "问：什么是封装？\n答：把裸片装进外壳，接上引脚。", "1234567890", "“他们热爱和平。”她说。",
     "¡Qué bonito! Ça va? Grüße.",
 )  # fmt: skip
-_TERMS = re.compile(r"(licen[cs]e|notice|terms|use_policy|copying)", re.IGNORECASE)
 
 
-def merge_run(path: str | Path, out: str | Path, *, device: str = "auto") -> MergeCheck:
+def merge_run(
+    path: str | Path, out: str | Path, *, device: str = "auto", trust_remote_code: bool = False
+) -> MergeCheck:
     """Merge the adapter of a finished run into a copy of its base and write that to a new folder.
 
     Logits of a dozen texts are compared before anything is written, and again with the folder as it opens.
@@ -45,13 +45,13 @@ def merge_run(path: str | Path, out: str | Path, *, device: str = "auto") -> Mer
     target = Path(out)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise TrainingError(f"{target} is not empty: give another --out")
-    run = open_run_folder(path, device=device, whole=True)
+    run = open_run_folder(path, device=device, whole=True, trust_remote_code=trust_remote_code)
     batches = batches_of(run.learner.loaded, TEXTS)
     merged = copy.deepcopy(run.model).merge_and_unload().eval()
     check = compare_merged(run.model, merged, batches)
     refuse_unequal(check, f"{run.folder}: merged and unmerged model")
     if run.config.lora.quantize != "none":
-        trained = open_run_folder(path, device=device).model
+        trained = open_run_folder(path, device=device, trust_remote_code=trust_remote_code).model
         check = replace(check, quantised=compare_merged(trained, merged, batches).largest)
     with disk_told(target), _whole_or_nothing(target) as partial:
         _write(run, merged, partial, check)
@@ -112,21 +112,24 @@ def _write(run: FinishedRun, merged: Any, folder: Path, check: MergeCheck) -> No
 
 
 def terms_of(run: FinishedRun) -> list[Path]:
-    """Files that state terms, of the run's folder and of the base's, one of each name."""
+    """Files that state terms, of the run's folder and of the base's, one of each name; of the run's no links.
+
+    The hub's cache, where a base may lie, is made of links; a run writes none.
+    """
     known = [run.config.model, str(getattr(run.learner.loaded.backbone.config, "_name_or_path", "") or "")]
     folders = [run.folder, *(Path(name) for name in known if name and Path(name).is_dir())]
     found: dict[str, Path] = {}
     for folder in folders:
         for path in sorted(folder.iterdir()):
-            if path.is_file() and _TERMS.search(path.stem):
+            if path.is_file() and states_terms(path.name) and not (folder == run.folder and path.is_symlink()):
                 found.setdefault(path.name, path)
     return list(found.values())
 
 
 def merged_card(card: str, check: MergeCheck) -> str:
     """The run's card as that of a whole model."""
-    changed = card.replace("library_name: peft", "library_name: transformers\nbase_model_relation: finetune", 1)
-    changed = changed.replace("# An adapter for ", "# An adapter merged into ", 1).replace(
+    changed = card.replace("\nlibrary_name: peft", "\nlibrary_name: transformers\nbase_model_relation: finetune", 1)
+    changed = changed.replace("\n# An adapter for ", "\n# An adapter merged into ", 1).replace(
         "with this adapter:", "with this model:"
     )
     told = (

@@ -16,7 +16,9 @@ from finetune.adapters import (
     WEIGHTS,
     card_head,
     check_adapter,
+    in_words,
     licence_id,
+    states_terms,
 )
 from finetune.checkpoints import HEAD
 from finetune.corpusfiles import SUFFIXES
@@ -28,7 +30,7 @@ TOKENIZER = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt",
     "vocab.json", "merges.txt", "chat_template.jinja", "*.model", "*.tiktoken",
 )  # fmt: skip
-TERMS = re.compile(r"licen[cs]e|notice|terms|use_policy|copying", re.IGNORECASE)
+_READ = (WEIGHTS, HEAD, CARD, HASHES, MANIFEST, ADAPTER_CONFIG)
 # Of `training`: secrets, and settings of the machine.
 _LEFT_OUT = ("hub_token", "deepspeed", "fsdp_config", "accelerator_config", "logging_dir", "output_dir")
 _SECRET = re.compile(r"token|password|secret|api_key", re.IGNORECASE)
@@ -49,6 +51,7 @@ def parcel_of(folder: Path, *, base: str | None = None) -> Parcel:
     trained on a local folder. TrainingError for a run that is not finished, a file that is not the one the run
     wrote, a base that only this machine has, and where a path would leave nevertheless.
     """
+    refuse_links(folder)
     manifest = read_manifest(folder)
     told = check_adapter(folder)
     if WEIGHTS not in told["hashes"]:
@@ -110,12 +113,23 @@ def refuse_local_base(model: str, *, source: str, where: str) -> None:
         )
 
 
+def refuse_links(folder: Path) -> None:
+    """TrainingError where a file that would be read is a link: it may lead to any file of this machine."""
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if path.is_symlink() and (path.name in _READ or _goes_along(path)):
+            raise TrainingError(f"{folder}: {in_words(path.name)} is a link: not uploaded; allowed is the file itself")
+
+
+def _goes_along(path: Path) -> bool:
+    return any(path.match(name) for name in TOKENIZER) or states_terms(path.name)
+
+
 def _kept_as_they_are(folder: Path) -> Iterator[Path]:
     yield folder / WEIGHTS
     if (folder / HEAD).is_file():
         yield folder / HEAD
     for path in sorted(folder.iterdir()):
-        if path.is_file() and (any(path.match(name) for name in TOKENIZER) or TERMS.search(path.stem)):
+        if path.is_file() and _goes_along(path):
             yield path
 
 
@@ -166,7 +180,7 @@ def _renamed(given: Any, names: Mapping[str, str]) -> Any:
 
 def _card(folder: Path, head: list[str], names: Mapping[str, str]) -> bytes:
     body = (folder / CARD).read_text(encoding="utf-8").split("\n---\n", 1)[-1].lstrip("\n")
-    text: str = _renamed(body, names)
+    text: str = _renamed(body, {in_words(name): in_words(told) for name, told in names.items()})
     return ("\n".join(head) + "\n" + text).encode()
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from finetune.arguments import arguments_of
-from finetune.batches import Collator, Examples, collator_of
+from finetune.batches import Collator, Examples, collator_of, pad_id_of
 from finetune.cautions import Known, cautions_of
 from finetune.choosing import dev_expected
 from finetune.config import RunConfig
@@ -124,7 +124,7 @@ def _shell(config: RunConfig, outline: Outline, labels: Sequence[str]) -> Any:
     if config.task != "classification":
         return outline.shell
     with torch.device("meta"):
-        return headed_model(config.task, outline.config, labels=labels, pad_id=outline.tokenizer.pad_token_id)
+        return headed_model(config.task, outline.config, labels=labels, pad_id=pad_id_of(outline.tokenizer))
 
 
 def _worded(part: Any, tokenizer: Any, encoding: Encoding, name: str, tell: Progress) -> list[Encoded]:

@@ -14,7 +14,7 @@ from finetune.adapters import MANIFEST, WEIGHTS, check_adapter
 from finetune.begun import CONFIG, input_hashes, refuse_changes
 from finetune.config import RunConfig, config_of
 from finetune.domains import DOMAINS
-from finetune.errors import DataError, TrainingError
+from finetune.errors import ConfigError, DataError, TrainingError
 from finetune.heads import Heads
 from finetune.learner import Learner, reopened_learner
 
@@ -66,11 +66,14 @@ def _trained_heads(model: Any) -> Iterator[Any]:
     return (module for module in model.modules() if type(module).__name__ == "ModulesToSaveWrapper")
 
 
-def open_run_folder(path: str | Path, *, device: str = "auto", whole: bool = False) -> FinishedRun:
+def open_run_folder(
+    path: str | Path, *, device: str = "auto", whole: bool = False, trust_remote_code: bool = False
+) -> FinishedRun:
     """Open the folder of a run that came to its end, on the base as it was trained: in 4 bit, if so, unless `whole`.
 
     TrainingError for a folder that is no such run, a file of the adapter that is not the one the run wrote, a base
-    that is not the one it was trained on; ConfigError where config.yaml is not what the run was trained by.
+    that is not the one it was trained on; ConfigError where config.yaml is not what the run was trained by, or says
+    that the base brings Python code along: whoever opens a folder allows that, never the folder.
     """
     folder = Path(path)
     manifest = _manifest(folder)
@@ -78,6 +81,12 @@ def open_run_folder(path: str | Path, *, device: str = "auto", whole: bool = Fal
     if WEIGHTS not in told["hashes"]:
         raise TrainingError(f"{folder}: there is no hash of {WEIGHTS}, so it cannot be checked")
     config = _config(folder, manifest)
+    if config.trust_remote_code and not trust_remote_code:
+        raise ConfigError(
+            f"{folder}: the run was trained with Python code that {' '.join(config.model.split())} brings along: "
+            "read it, and if you trust it, allow it with --trust-remote-code (trust_remote_code=True)"
+        )
+    config = config.model_copy(update={"trust_remote_code": trust_remote_code})
     labels = tuple(map(str, manifest.get("labels") or ()))
     plain = config.model_copy(update={"lora": config.lora.model_copy(update={"quantize": "none"})})
     learner = reopened_learner(plain if whole else config, folder, labels=labels, device=device)

@@ -11,6 +11,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +19,7 @@ from typing import Any, Literal
 import torch
 
 from finetune.adapters import MANIFEST, check_adapter
-from finetune.begun import CHECKPOINTS, check_folder, input_hashes, refuse_changes
+from finetune.begun import CHECKPOINTS, LOCK, check_folder, held, input_hashes, refuse_changes
 from finetune.checkpoints import latest_checkpoint
 from finetune.choosing import COMPARABLE, dev_expected, full_name, known_metrics, metric_problem
 from finetune.config import RunConfig, config_of, with_overrides
@@ -56,6 +57,20 @@ def sweep(
         raise ConfigError("a sweep runs in one process: start it without torchrun or accelerate launch")
     _refuse_empty(budget)
     base = comparable(base, metric)
+    with nullcontext() if folder.exists() and not folder.is_dir() else held(folder, "swept"):
+        return _swept(base, folder, axes, budget, resume=resume, device=device, progress=progress)
+
+
+def _swept(
+    base: RunConfig,
+    folder: Path,
+    axes: Mapping[str, Sequence[Any]] | None,
+    budget: Budget | None,
+    *,
+    resume: bool,
+    device: str,
+    progress: Progress | None,
+) -> Swept:
     swept = _planned(base, folder, axes, budget, resume=resume)
     if any(trial.state == "not tried" for trial in swept.trials):
         _look(base)
@@ -109,7 +124,7 @@ def _planned(
     """The trials in their order, those of an earlier call first; nothing is written."""
     metric = str(base.training["metric_for_best_model"])
     if not resume:
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        if folder.exists() and (not folder.is_dir() or any(path.name != LOCK for path in folder.iterdir())):
             raise TrainingError(f"{folder} is not empty: give --resume to go on with that sweep, or another --out")
         settings = settings_of(base, default_axes(base) if axes is None else axes)
         budget = budget or (DEFAULT_BUDGET if axes is None else Budget())

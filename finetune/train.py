@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,12 @@ from finetune.begun import (
     check_folder,
     flat,
     heads_then,
+    held,
     refuse_other_base,
     write_inputs,
 )
 from finetune.callbacks import Patience, StepsTold
+from finetune.checkpoints import MARK
 from finetune.choosing import dev_expected
 from finetune.config import RunConfig
 from finetune.errors import ConfigError, TrainingError
@@ -59,6 +61,11 @@ def train(
     resume goes on from the newest whole checkpoint there. Raises TrainingError for a folder that holds another run,
     ConfigError where the configuration changed since, both naming what differs.
     """
+    with _alone(config, resume=resume):
+        return _trained(config, resume=resume, device=device, progress=progress)
+
+
+def _trained(config: RunConfig, *, resume: bool, device: str, progress: Progress | None) -> Trained:
     folder = config.folder
     start = _checked(config, resume=resume)
     over = finished(folder, start)
@@ -98,6 +105,13 @@ def finished(folder: Path, start: Start | None) -> Trained | None:
         return None  # written anew from the checkpoint
     notes = (*told["notes"], f"{folder} had come to its end at step {told['steps']}: nothing was done")
     return Trained(folder=folder, metrics=told["metrics"], steps=told["steps"], notes=notes)
+
+
+def _alone(config: RunConfig, *, resume: bool) -> AbstractContextManager[None]:
+    """The run's folder for one run, of which the first process holds it; what is no folder is refused by the checks."""
+    folder = config.folder
+    absent = not folder.is_dir() and (resume or folder.exists())
+    return nullcontext() if absent or not speaks() else held(folder, "trained")
 
 
 def _checked(config: RunConfig, *, resume: bool) -> Start | None:
@@ -223,6 +237,11 @@ def weight_plan(
         return None
     asked = config.attention.weight
     if start is not None:
+        if start.facts.get("weight") is None:
+            raise TrainingError(
+                f"{start.folder}: {MARK} tells no weight of the attention loss; remove this folder to go on from the "
+                "checkpoint before it"
+            )
         asked = float(start.facts["weight"])
     if asked == "auto":
         size = trainer.args.per_device_train_batch_size

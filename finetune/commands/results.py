@@ -11,6 +11,8 @@ from probe import say
 
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder that `finetune train` left.")]
 
+RemoteCode = Annotated[bool, typer.Option("--trust-remote-code", help="Run Python code that the base brings along.")]
+
 
 def evaluate(
     run: Run,
@@ -27,6 +29,7 @@ def evaluate(
     ] = None,
     general_limit: Annotated[int, typer.Option(min=5, max=100_000, help="So many general texts are read.")] = 32,
     seed: Annotated[int, typer.Option(min=0, help="Of resamples and of drawn texts.")] = 0,
+    trust_remote_code: RemoteCode = False,
     device: Device = "auto",
 ) -> None:
     """Measure a run on what it never saw: base, tuned and difference with intervals. Writes RUN/evaluation."""
@@ -35,7 +38,7 @@ def evaluate(
     from finetune.runfolder import open_run_folder
     from probe import open_console, show_progress, text_table
 
-    opened = open_run_folder(run, device=device)
+    opened = open_run_folder(run, device=device, trust_remote_code=trust_remote_code)
     with show_progress() as progress:
         found = measure(
             opened, general=general, test=test or None, questions=questions, general_limit=general_limit, seed=seed,
@@ -52,12 +55,13 @@ def evaluate(
 def merge(
     run: Run,
     out: Annotated[str, typer.Option("--out", metavar="FOLDER", help="A new folder for the merged model.")],
+    trust_remote_code: RemoteCode = False,
     device: Device = "auto",
 ) -> None:
     """Merge the adapter into its base, if both give the same logits. Leaves an ordinary model folder."""
     from finetune.merge import merge_run
 
-    check = merge_run(run, out, device=device)
+    check = merge_run(run, out, device=device, trust_remote_code=trust_remote_code)
     say(
         f"merged against unmerged logits, {check.texts} texts: largest difference {check.largest:.3g}, "
         f"largest logit {check.scale:.3g}"
