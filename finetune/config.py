@@ -311,8 +311,8 @@ def config_of(given: Mapping[str, Any], *, name: str = "configuration") -> RunCo
 
 def with_overrides(given: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """A copy in which dotted keys (`lora.r`) have the values given."""
-    for place, value in (*given.items(), *overrides.items()):
-        _refuse_no_data(value, str(place))
+    for name, value in (*given.items(), *overrides.items()):
+        _refuse_no_data(value, str(name))
     merged: dict[str, Any] = json.loads(json.dumps(given))
     for key, value in overrides.items():
         *path, last = key.split(".")
