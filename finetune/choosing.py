@@ -90,11 +90,11 @@ def contradictions(
         for name in ("eval_strategy", "save_strategy", "load_best_model_at_end"):
             value = training.get(name)
             if value is False or value == "no":
-                told = str(value).lower()
+                shown = str(value).lower()
                 if stopping is not None:
-                    yield f"training.{name} {told} goes against early_stopping, which keeps the best step on dev"
+                    yield f"training.{name} {shown} goes against early_stopping, which keeps the best step on dev"
                 elif training.get("load_best_model_at_end"):
-                    yield f"training.{name} {told} goes against training.load_best_model_at_end true"
+                    yield f"training.{name} {shown} goes against training.load_best_model_at_end true"
         return
     strategies = [training.get(name) for name in ("eval_strategy", "save_strategy")]
     if strategies[1] == "best" or any(

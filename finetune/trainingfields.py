@@ -64,20 +64,20 @@ REFUSED: Mapping[str, str] = {
 def value_problem(name: str, value: Any) -> str | None:
     """Why this field of TrainingArguments cannot have this value, with what is allowed; or None."""
     if name in REFUSED and value is True:
-        return f"training.{name} true: allowed is false, for {REFUSED[name]}"
+        return f"{name} true: allowed is false, for {REFUSED[name]}"
     kinds = _kinds_of(name)
     if isinstance(value, SecretStr) or not kinds:
         return None
     if not any(_is_of(value, kind) for kind in kinds):
-        return f"training.{name} {_shown(value)}: allowed is {' or '.join(_KINDS[kind] for kind in kinds)}"
+        return f"{name} {_shown(value)}: allowed is {' or '.join(_KINDS[kind] for kind in kinds)}"
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     if not math.isfinite(value):
-        return f"training.{name} {value}: allowed is a finite number"
+        return f"{name} {value}: allowed is a finite number"
     if name == "max_steps" and value != -1 and value < 1:
-        return f"training.max_steps {value}: allowed is at least 1, or -1 for as many as num_train_epochs has"
+        return f"max_steps {value}: allowed is at least 1, or -1 for as many as num_train_epochs has"
     if name in RANGES and value not in RANGES[name]:
-        return f"training.{name} {value}: allowed is {RANGES[name]}"
+        return f"{name} {value}: allowed is {RANGES[name]}"
     return None
 
 
