@@ -201,6 +201,8 @@ class _Given:
     def label(self, task: Task) -> str | None:
         """The label as `label_map` renames it; None where it leaves it out."""
         value, column = self.value("label"), self.column("label")
+        if column not in self.row:
+            self.string("label")  # says that it is missing, and what the row has
         label = given_label(self.row, self.config) if isinstance(value, bool) else self.name("label").strip()
         if not label:
             raise self.error(f"{column} is {_shown(value)}; allowed is a label, as a text or a whole number")

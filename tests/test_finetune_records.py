@@ -369,7 +369,10 @@ def test_a_split_depends_on_the_seed_and_not_on_the_order(tmp_path):
 
 def test_a_group_that_fills_everything_leaves_no_dev_and_is_refused(tmp_path):
     path = jsonl(tmp_path, labelled(groups=1))
-    assert "20 records in 1 groups, the smallest of 20, and none can be held out" in refused(path, "sense")
+    assert (
+        "20 records in 1 sets that must stay together (one group, or texts in common), the smallest of 20"
+        in refused(path, "sense")
+    )
     assert load(path, "sense", dev_share=0).dev is None
 
 
