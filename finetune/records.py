@@ -181,8 +181,8 @@ def split_by_group(records: Sequence[Record], *, share: float, seed: int) -> tup
     if not dev:
         raise DataError(
             f"dev_share {share:g}: {len(records)} records in {len(bundles)} sets that must stay together "
-            f"(one group, or texts in common), the smallest of {min(map(len, bundles))}, and none can be held out; give "
-            "data.dev, a larger dev_share, or dev_share: 0"
+            f"(one group, or texts in common), the smallest of {min(map(len, bundles))}, and none can be held out; "
+            "give data.dev, a larger dev_share, or dev_share: 0"
         )
     parts: tuple[list[Record], list[Record]] = ([], [])
     for place, record in enumerate(records):
