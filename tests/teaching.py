@@ -1,10 +1,11 @@
 """Small learners for the tests of finetune: a tiny model with LoRA, texts of numbers, and pairs on them."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, TrainingArguments
+from transformers import LlamaConfig, LlamaForCausalLM, TrainerCallback, TrainingArguments
 
 from finetune.losses import LossSettings
 from finetune.supervise import KEY, QUERY, Supervision
@@ -108,6 +109,21 @@ def equal_weights(items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
     return batch
 
 
+class Heard(TrainerCallback):
+    """Passes each line of the log on, with its step."""
+
+    def __init__(self, tell: Callable[[dict[str, float]], None]) -> None:
+        self.tell = tell
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float], **_: Any) -> None:
+        self.tell({**logs, "step": state.global_step})
+
+
+def hear(learner: Any, tell: Callable[[dict[str, float]], None]) -> None:
+    """Have each line of the log told."""
+    learner.add_callback(Heard(tell))
+
+
 def learn_together(settings: dict[str, Any]) -> None:
     """Some steps in as many processes as were started, then write the first step's change and all losses."""
     folder = Path(settings["folder"])
@@ -131,7 +147,7 @@ def learn_together(settings: dict[str, Any]) -> None:
         losses.append(line["loss"])
         told.update(line)
 
-    learner.watch = watch
+    hear(learner, watch)
     learner.train()
     if learner.accelerator.is_main_process:
         torch.save({"first": first, "losses": losses, "told": told}, folder / "told.pt")

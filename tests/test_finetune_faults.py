@@ -20,7 +20,7 @@ from finetune.checkpoints import MARK, check_whole, latest_checkpoint, mark_comp
 from finetune.config import config_of, load_config
 from finetune.errors import ConfigError, TrainingError
 from finetune.writing import disk_told, write_whole
-from tests.teaching import examples, supervision, tiny_llama, trainer, with_lora
+from tests.teaching import examples, hear, supervision, tiny_llama, trainer, with_lora
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -55,7 +55,7 @@ def test_a_loss_that_is_no_number_names_the_records_by_their_ids_and_the_last_go
             with torch.no_grad():
                 next(weight for name, weight in one.model.named_parameters() if "lora_B" in name).fill_(float("nan"))
 
-    one.watch = spoil
+    hear(one, spoil)
     with pytest.raises(TrainingError, match=r"loss is nan at step 4, examples record \d+, record \d+; .*checkpoint-2"):
         one.train()
     assert latest_checkpoint(tmp_path).name == "checkpoint-2"
@@ -106,7 +106,7 @@ def test_a_resumed_run_tells_the_means_of_the_steps_that_it_took_and_the_loss_of
     done = whole.train()
     parts = learner(tmp_path / "parts", steps=6)
     lines = []
-    parts.watch = lines.append
+    hear(parts, lines.append)
     start = tmp_path / "whole" / "checkpoint-4"
     parts.loss_before = check_whole(start)["loss_sum"]
     again = parts.train(resume_from_checkpoint=str(start))

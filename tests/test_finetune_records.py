@@ -378,7 +378,7 @@ def test_a_group_that_fills_everything_leaves_no_dev_and_is_refused(tmp_path):
 
 def test_one_text_many_times_is_one_group(tmp_path):
     path = jsonl(tmp_path, [{"text": "同一句话", "group": str(n)} for n in range(10)])
-    assert "10 records in 1 groups" in refused(path)
+    assert "10 records in 1 sets" in refused(path)
 
 
 def test_a_label_keeps_training_records(tmp_path):

@@ -13,7 +13,7 @@ import torch
 from finetune.errors import TrainingError
 from finetune.supervise import batch_pairs, taken
 from finetune.trainer import WeightPlan
-from tests.teaching import collate, equal_weights, examples, supervision, tiny_llama, trainer, with_lora
+from tests.teaching import collate, equal_weights, examples, hear, supervision, tiny_llama, trainer, with_lora
 
 
 def weights_of(model):
@@ -124,7 +124,7 @@ def test_training_raises_the_mass_on_the_pairs(tmp_path):
         model, tmp_path, data=examples(), supervised=supervision(), max_steps=30, learning_rate=0.05,
         optim="adamw_torch", logging_strategy="steps", logging_steps=10, plan=WeightPlan(weight=1.0), norms_every=10,
     )  # fmt: skip
-    learner.watch = lines.append
+    hear(learner, lines.append)
     learner.train()
     told = [line for line in lines if "pair_mass" in line]
     assert len(told) == 3
