@@ -45,7 +45,7 @@ class ControlFacts:
     """How well the control matches, for the report."""
 
     pairs: int
-    without: int  # true pairs that have no place for another: they are left out of both arms
+    without: int  # true pairs that have no place for another: the control has none in their stead
     near: float  # share within 20 % of the base mass
     same_distance: float
     true_mass: float
