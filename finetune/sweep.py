@@ -21,7 +21,7 @@ import torch
 from finetune.adapters import MANIFEST, check_adapter
 from finetune.begun import CHECKPOINTS, LOCK, check_folder, held, input_hashes, refuse_changes
 from finetune.checkpoints import latest_checkpoint
-from finetune.choosing import COMPARABLE, dev_expected, full_name, known_metrics, metric_problem
+from finetune.choosing import COMPARABLE, dev_expected, full_name, known_metrics, metric_problem, more_is_better
 from finetune.config import RunConfig, config_of, with_overrides
 from finetune.errors import ConfigError, DataError, PairError, TrainingError
 from finetune.grid import Setting, default_axes, plain_of, run_of, settings_of
@@ -100,7 +100,7 @@ def comparable(base: RunConfig, metric: str | None) -> RunConfig:
         source = "--metric" if metric else "training.metric_for_best_model"
         raise ConfigError(f"{source} {problem}: others change with λ by construction")
     both = {
-        "training.metric_for_best_model": asked, "training.greater_is_better": not asked.endswith("loss"),
+        "training.metric_for_best_model": asked, "training.greater_is_better": more_is_better(asked),
     }  # fmt: skip
     return config_of(with_overrides(plain_of(base), both))
 
