@@ -17,7 +17,7 @@ from probe import CijingError, tokenize
 
 SMALLEST = 16  # tokens; below, a single character of several tokens might not fit
 _BLOCK = 20_000  # characters that a tokenizer is given at once: merges of one endless line would take minutes
-_CLAUSE_END = re.compile(r"[，；：、,;:]+[”’」』）)】]*")
+_CLAUSE_END = re.compile(r"(?:[，；：、]+|[,;:](?=\s))[”’」』）)】]*")
 _SPACE = re.compile(r"\s+")
 _JOINERS = "\u200d\ufe0e\ufe0f"  # what holds an emoji's parts together
 

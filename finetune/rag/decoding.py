@@ -18,7 +18,7 @@ _FREQUENT = 0.85  # of the characters; running Chinese has 0.89 and more, Big5 r
 
 
 def decoded(raw: bytes) -> str:
-    """Give the text of a file, without its byte order mark; UnreadableError where it is none or its encoding is unknown."""
+    """Give the text of a file without its byte order mark; UnreadableError where it is no text of a known encoding."""
     text = raw.decode(encoding_of(raw))
     if "\0" in text:
         raise UnreadableError(f"has a NUL at character {text.index(chr(0))}; allowed is text")

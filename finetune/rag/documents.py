@@ -78,7 +78,7 @@ def megabytes(count: float) -> int:
 
 
 def document_of(content: Content, *, id: str, kind: Kind, title: str) -> Document:
-    """Give the document of a content; UnreadableError where nothing in it can be seen, or where it cannot be written."""
+    """Give the document of a content; UnreadableError where nothing in it can be seen or written."""
     if found := _NO_TEXT.search(content.text):
         raise UnreadableError(f"has {_named(found.group())} at character {found.start()}; allowed is text")
     if not is_visible(content.text):

@@ -8,12 +8,13 @@ from html.parser import HTMLParser
 from finetune.rag.decoding import decoded
 from finetune.rag.documents import Content, UnreadableError
 
-_UNSEEN = frozenset("script style template noscript iframe object svg math head select datalist".split())
-_VOID = frozenset("area base br col embed hr img input link meta param source track wbr".split())
-_BLOCKS = frozenset(
-    "address article aside blockquote body br caption dd details div dl dt fieldset figcaption figure footer form h1 h2 "
-    "h3 h4 h5 h6 header hr html legend li main menu nav ol p pre section summary table tbody tfoot thead title tr ul".split()
-)
+_UNSEEN_NAMES = "script style template noscript iframe object svg math head select datalist"
+_VOID_NAMES = "area base br col embed hr img input link meta param source track wbr"
+_BLOCK_NAMES = """
+address article aside blockquote body br caption dd details div dl dt fieldset figcaption figure footer form h1 h2 h3
+h4 h5 h6 header hr html legend li main menu nav ol p pre section summary table tbody tfoot thead title tr ul
+"""
+_UNSEEN, _VOID, _BLOCKS = (frozenset(names.split()) for names in (_UNSEEN_NAMES, _VOID_NAMES, _BLOCK_NAMES))
 # An element that the next one of these closes, for its end tag may be left out.
 _CLOSED_BY = {
     "p": _BLOCKS - {"br", "body", "html", "li", "dd", "dt", "tr", "tbody", "thead", "tfoot", "caption", "title"},

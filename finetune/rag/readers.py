@@ -25,7 +25,7 @@ from finetune.rag.documents import (
     one_line,
 )
 from finetune.rag.folders import Found, list_sources, open_file
-from finetune.rag.rows import rows_of_file
+from finetune.rag.rows import Row, rows_of_file
 
 Progress = Callable[[str, int, int], None]  # stage, done, total
 ENDINGS: Mapping[str, Kind] = {
@@ -139,7 +139,7 @@ def _dataset_rows(file: Found, columns: Columns) -> Iterator[tuple[int, Mapping[
 
 
 def _documents_of_rows(
-    rows: Iterator[tuple[int, Mapping[str, Any] | UnreadableError]],
+    rows: Iterator[Row],
     file: Found,
     kind: Kind,
     columns: Columns,

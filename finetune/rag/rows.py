@@ -5,7 +5,7 @@ import io
 import json
 import re
 from collections.abc import Iterator, Mapping
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 from finetune.rag.decoding import encoding_of
 from finetune.rag.documents import Columns, Limits, UnreadableError, megabytes, one_line
@@ -17,7 +17,7 @@ _LONGEST_FIELD = 2**31 - 1  # csv refuses a field above 131,072 characters unles
 
 
 def rows_of_file(file: IO[bytes], *, ending: str, columns: Columns, limits: Limits) -> Iterator[Row]:
-    """The rows of an open file, JSON objects or the fields of a CSV by their header; UnreadableError in a bad one's place."""
+    """The rows of an open file, an UnreadableError in a bad one's place."""
     lines = _lines(file, longest=megabytes(limits.row_mb))
     if ending in (".jsonl", ".ndjson"):
         return _json_rows(lines)
@@ -109,7 +109,9 @@ def _csv_rows(
 ) -> Iterator[Row]:
     csv.field_size_limit(_LONGEST_FIELD)
     feed = _Feed(lines, megabytes(limits.row_mb))
-    reader = csv.reader(feed, delimiter=delimiter, strict=True)
+    # Quotes in .tsv are letters, as text/tab-separated-values has it.
+    quoting: Literal[0, 3] = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL
+    reader = csv.reader(feed, delimiter=delimiter, quoting=quoting, strict=True)
     names: list[str] | None = None
     while True:
         start, feed.size = feed.number + 1, 0

@@ -11,9 +11,10 @@ _END = re.compile(
     rf"(?:[。！？｡]+[。！？!?｡]*|[!?]+(?![A-Za-z0-9=&/_.%+-])|．(?![0-9０-９])|\.(?=[\s”’\"'）)]|$)){_CLOSING}"
     r"|(?P<line>\r\n?|[\n\v\f\x1c-\x1e\x85\u2028\u2029])\s*"
 )
-_SHORT = frozenset(
-    "mr mrs ms dr prof st vs etc cf fig figs no nos vol al eds ed pp p approx ca inc ltd co jr sr e.g i.e ph.d".split()
-)
+_SHORT_WORDS = """
+mr mrs ms dr prof st vs etc cf fig figs no nos vol al eds ed pp p approx ca inc ltd co jr sr e.g i.e ph.d
+"""
+_SHORT = frozenset(_SHORT_WORDS.split())
 _WORD_BEFORE = re.compile(r"[A-Za-z][A-Za-z.]*$")
 _ITEM_NUMBER = re.compile(r"(?:^|[\r\n])[ \t]*\d{1,3}$")
 
