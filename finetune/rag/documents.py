@@ -83,7 +83,7 @@ def document_of(content: Content, *, id: str, kind: Kind, title: str) -> Documen
         raise UnreadableError(f"has {_named(found.group())} at character {found.start()}; allowed is text")
     if not is_visible(content.text):
         raise UnreadableError("is empty" if not content.text else "holds nothing that can be seen")
-    named = one_line(_NO_TEXT.sub("\ufffd", content.title)) or title
+    named = one_line(_NO_TEXT.sub("\ufffd", content.title)) or one_line(title)
     sha256 = hashlib.sha256(content.text.encode()).hexdigest()
     return Document(id=id, text=content.text, title=named, kind=kind, sha256=sha256)
 

@@ -33,7 +33,8 @@ ENDINGS: Mapping[str, Kind] = {
     ".xhtml": "html", ".pdf": "pdf", ".docx": "docx", ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv",
     ".tsv": "csv", ".parquet": "dataset",
 }  # fmt: skip
-_HEADING = re.compile(r"^#{1,6}[ \t]+([^\r\n]*?)[ \t#]*$", re.MULTILINE)
+ROW_KINDS: tuple[Kind, ...] = ("jsonl", "csv", "dataset")
+_HEADING = re.compile(r"^#{1,6}[ \t]+([^\r\n]{1,300})", re.MULTILINE)
 _COLUMNS, _LIMITS = Columns(), Limits()
 
 
@@ -77,9 +78,10 @@ def _of_file(file: Found | Left, columns: Columns, limits: Limits, apart: Apart)
         return
     ending = os.path.splitext(file.name)[1].lower()
     try:
-        if not file.path or ENDINGS.get(ending) == "dataset":
-            yield from _documents_of_rows(_dataset_rows(file, columns), file, "dataset", columns, limits)
-        elif ending in (".jsonl", ".ndjson", ".csv", ".tsv"):
+        if not file.path:
+            rows = _dataset_rows(file.name, columns)
+            yield from _documents_of_rows(rows, file, "dataset", columns, limits)
+        elif ENDINGS.get(ending) in ROW_KINDS:
             with open_file(file.path) as opened:
                 rows = rows_of_file(opened, ending=ending, columns=columns, limits=limits)
                 yield from _documents_of_rows(rows, file, ENDINGS[ending], columns, limits)
@@ -114,28 +116,22 @@ def _plain(raw: bytes, kind: Kind) -> Content:
     """The file's own characters, so that offsets are those of the file; Markdown has its first heading as title."""
     text = decoded(raw)
     heading = _HEADING.search(text) if kind == "markdown" else None
-    return Content(text=text, title=heading.group(1) if heading else "")
+    return Content(text=text, title=heading.group(1).strip("# \t") if heading else "")
 
 
 # ---- files of rows ---------------------------------------------------------------------------------------------
 
 
-def _dataset_rows(file: Found, columns: Columns) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """The rows of a Parquet file or a dataset id, streamed."""
+def _dataset_rows(name: str, columns: Columns) -> Iterator[Row]:
+    """The rows of a dataset id, streamed."""
     from finetune.corpusfiles import rows_of  # it imports datasets, which takes a second
     from finetune.dataconfig import DataConfig
 
-    source, kind = (file.path, "parquet") if file.path else (file.name, "hub")
-    config = DataConfig.model_validate({"train": source, "kind": kind, "split": columns.split, "streaming": True})
+    config = DataConfig(train=(name,), kind="hub", split=columns.split, streaming=True)
     try:
-        for number, (_, row) in enumerate(rows_of(source, config, split=columns.split), start=1):
-            yield number, row
+        yield from ((number, row) for number, (_, row) in enumerate(rows_of(name, config, split=columns.split), 1))
     except DataError as error:
-        if file.path:
-            raise UnreadableError(one_line(error).removeprefix(f"{source}: ")) from error
-        raise RetrievalError(
-            f"{source}: no file or folder of this name, and as a dataset: {one_line(error)}"
-        ) from error
+        raise RetrievalError(f"{name}: no file, no folder, and as a dataset: {one_line(error)}") from error
 
 
 def _documents_of_rows(

@@ -1,4 +1,4 @@
-"""Rows of JSONL and CSV files, one at a time, each with its line; what is broken is told and passed over."""
+"""Rows of JSONL, CSV and Parquet files, one at a time, each with its line; what is broken is told and passed over."""
 
 import csv
 import io
@@ -6,6 +6,9 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import IO, Any, Literal
+
+import pyarrow
+import pyarrow.parquet
 
 from finetune.rag.decoding import encoding_of
 from finetune.rag.documents import Columns, Limits, UnreadableError, megabytes, one_line
@@ -18,6 +21,8 @@ _LONGEST_FIELD = 2**31 - 1  # csv refuses a field above 131,072 characters unles
 
 def rows_of_file(file: IO[bytes], *, ending: str, columns: Columns, limits: Limits) -> Iterator[Row]:
     """The rows of an open file, an UnreadableError in a bad one's place."""
+    if ending == ".parquet":
+        return _parquet_rows(file, columns)
     lines = _lines(file, longest=megabytes(limits.row_mb))
     if ending in (".jsonl", ".ndjson"):
         return _json_rows(lines)
@@ -138,3 +143,19 @@ def _fields(names: list[str], fields: list[str]) -> Mapping[str, Any] | Unreadab
     if len(fields) != len(names):
         return UnreadableError(f"has {len(fields)} fields, and the first row has {len(names)}")
     return dict(zip(names, fields, strict=True))
+
+
+def _parquet_rows(file: IO[bytes], columns: Columns) -> Iterator[Row]:
+    try:
+        table = pyarrow.parquet.ParquetFile(file)
+        there = table.schema_arrow.names
+        wanted = [name for name in (columns.text, columns.title, columns.id) if name in there]
+        if columns.text not in wanted:
+            raise UnreadableError(f"has no column {columns.text!r}; there are {one_line(', '.join(there))}")
+        number = 0
+        for batch in table.iter_batches(batch_size=1000, columns=wanted):
+            for row in batch.to_pylist():
+                number += 1
+                yield number, row
+    except (OSError, ValueError, pyarrow.ArrowException) as error:
+        raise UnreadableError(f"is no readable Parquet ({one_line(error)})") from error
