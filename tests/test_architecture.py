@@ -69,6 +69,7 @@ HOMES = {
     "rich": ("probe/terminal.py",),
     "charset_normalizer": ("finetune/rag/decoding.py",),
     "pypdf": ("finetune/rag/pdfpages.py",),
+    "lxml": ("finetune/rag/markup.py",),
     "docx": ("finetune/rag/worddocuments.py",),
     "typer": (
         *("probe/__main__.py", "probe/options.py", "probe/launch.py", "probe/commands/"),
