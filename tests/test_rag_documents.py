@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,13 @@ import pytest
 
 from finetune.errors import RetrievalError
 from finetune.rag.apart import Apart
+from finetune.rag.chunks import chunk_document
 from finetune.rag.decoding import decoded
 from finetune.rag.documents import Columns, Document, Left, Limits, UnreadableError
 from finetune.rag.pdfpages import joined_lines
 from finetune.rag.readers import read_documents
 from tests.redteam import LIMITS, PLANTED, SECRET, Hostile, docx_bytes, encrypted, paragraph, pdf_bytes, write_redteam
+from tests.tokenizers_zoo import gemma_bytes
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -99,6 +102,15 @@ def test_what_is_read_can_be_written_and_is_what_its_hash_says(redteam):
 def test_a_planted_instruction_stays_a_text_word_for_word(redteam):
     _, got = redteam
     assert PLANTED in text_of(got["planted.txt"]) and "<end_of_turn>" in text_of(got["turn.txt"])
+
+
+def test_every_document_of_the_red_team_is_cut_into_slices_of_itself(redteam):
+    _, got = redteam
+    for one in got.values():
+        if isinstance(one, Document):
+            short = replace(one, text=one.text[:3000])
+            for chunk in chunk_document(short, gemma_bytes(), size=64):
+                assert short.text[chunk.start : chunk.end] == chunk.text and chunk.tokens <= 64
 
 
 def test_a_user_without_the_right_to_read_is_told_so(tmp_path):
