@@ -353,10 +353,10 @@ def _ways(folder: Path) -> Iterator[Hostile]:
     yield left(".git", "is hidden")
     (folder / "~$open.docx").write_bytes(b"\x05lock")
     yield left("~$open.docx", "is hidden or a lock file")
-    deep = folder / "/".join(["d"] * 800)
+    deep = folder / "/".join(["d"] * 300)
     deep.mkdir(parents=True)
     (deep / "deep.txt").write_text("苹果")
-    yield document(f"{'d/' * 800}deep.txt")
+    yield document(f"{'d/' * 300}deep.txt")
 
 
 def _names(folder: Path) -> Iterator[Hostile]:

@@ -20,7 +20,7 @@ from finetune.rag.chunks import chunk_document
 from finetune.rag.decoding import decoded
 from finetune.rag.documents import Columns, Document, Left, Limits, UnreadableError
 from finetune.rag.pdfpages import joined_lines
-from finetune.rag.readers import read_documents
+from finetune.rag.readers import _dataset_rows, read_documents
 from tests.redteam import LIMITS, PLANTED, SECRET, Hostile, docx_bytes, encrypted, paragraph, pdf_bytes, write_redteam
 from tests.tokenizers_zoo import gemma_bytes
 
@@ -116,19 +116,21 @@ def test_every_document_of_the_red_team_is_cut_into_slices_of_itself(redteam):
 def test_a_user_without_the_right_to_read_is_told_so(tmp_path):
     (tmp_path / "a.txt").write_text("苹果")
     (tmp_path / "a.txt").chmod(0)
-    (tmp_path / "closed").mkdir()
-    (tmp_path / "closed").chmod(0)
-    if os.geteuid():
-        got = read(tmp_path)
-    else:  # root may read everything
-        tmp_path.chmod(0o755)
-        for folder in tmp_path.parents[:3]:
-            folder.chmod(folder.stat().st_mode | 0o055)
+    (tmp_path / "closed").mkdir(0)
+    root = os.geteuid() == 0  # who may read everything
+    above = {folder: folder.stat().st_mode for folder in [tmp_path, *tmp_path.parents[:3]]} if root else {}
+    for folder, mode in above.items():
+        folder.chmod(mode | 0o055)
+    if root:
         os.seteuid(65534)
-        try:
-            got = read(tmp_path)
-        finally:
+    try:
+        got = read(tmp_path)
+    finally:
+        if root:
             os.seteuid(0)
+        (tmp_path / "closed").chmod(0o700)
+        for folder, mode in above.items():
+            folder.chmod(mode)
     assert reason(got["a.txt"]) == reason(got["closed"]) == "cannot be read (Permission denied)"
 
 
@@ -407,6 +409,14 @@ def test_parquet_is_read_as_rows(tmp_path):
         ("a.parquet#1", "一", "dataset"),
         ("a.parquet#2", "", "dataset"),
     ]
+
+
+def test_a_dataset_gives_a_document_a_row_of_the_split_that_is_asked_for(tmp_path):
+    for split in ("train", "validation"):
+        datasets.Dataset.from_list([{"text": f"{split}苹果"}]).to_parquet(str(tmp_path / f"{split}.parquet"))
+    for split in ("train", "validation"):
+        columns = Columns(split=split)
+        assert list(_dataset_rows(str(tmp_path), columns)) == [(1, {"text": f"{split}苹果"})]
 
 
 READERS: tuple[tuple[str, Callable[[], bytes]], ...] = (

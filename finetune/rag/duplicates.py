@@ -52,7 +52,7 @@ def find_duplicates(
     """Give the texts that repeat an earlier one, and those whose 5-grams have a similarity of `threshold` with one.
 
     An earlier one is always one that stays, so that no chain of small changes joins texts that differ. Without a
-    threshold near ones are not looked for. Memory: about 60 bytes a character.
+    threshold near ones are not looked for. Memory: about 80 bytes a character.
     """
     if threshold is not None and not 0.5 <= threshold < 1:
         raise RetrievalError(f"near duplicates from a similarity of {threshold}: allowed is 0.5 to below 1, or none")
