@@ -75,8 +75,9 @@ def _spans(text: str, tokenizer: Any, *, size: int, overlap: int) -> list[tuple[
 
 def _put_before(tokenizer: Any) -> int:
     """How many tokens a text has more where it stands alone, such as the ▁ that SentencePiece puts first."""
-    joined, alone = token_counts(tokenizer, ["苹果。苹果。", "苹果。"])
-    return max(2 * alone - joined, 0)
+    # Letters that no vocabulary has with a ▁ in front, as it may have ▁苹果.
+    before, alone, joined = token_counts(tokenizer, ["苹果。", "，鳍。", "苹果。，鳍。"])
+    return max(before + alone - joined, 0)
 
 
 def _trimmed(text: str, start: int, end: int) -> tuple[int, int]:
