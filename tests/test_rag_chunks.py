@@ -149,6 +149,7 @@ def test_a_sentence_without_any_place_to_cut_is_cut_between_characters_that_belo
     for unit in ("苹", "e\u0301\u0323", "👩\u200d🔬"):
         chunks = chunked(unit * 300, wordpiece() if unit == "苹" else gemma_bytes(), size=32)
         assert len(chunks) > 3 and all(chunk.text == unit * (len(chunk.text) // len(unit)) for chunk in chunks)
+        assert unit != "苹" or {chunk.tokens for chunk in chunks[:-1]} == {32}
 
 
 def test_an_endless_line_is_cut_in_seconds():
