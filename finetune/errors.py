@@ -17,3 +17,7 @@ class PairError(CijingError):
 
 class TrainingError(CijingError):
     """A training run cannot go on: its loss is no number, its disk is full, its checkpoint is damaged."""
+
+
+class RetrievalError(CijingError):
+    """Documents, an index or a search cannot be had: a source is not there, or an index is damaged."""

@@ -54,7 +54,12 @@ TEACHING_ORDER = (
     *("footprint", "inspection", "cautions", "preflight_lines", "preflight"),
     *("grid", "trials", "sweep"),
     *("questions", "scoring", "runfolder", "material", "intervals", "edgemeasures", "evaluation", "evaluate", "merge"),
-    *("commands", "__main__"),
+    *("rag", "commands", "__main__"),
+)
+# Within finetune/rag/.
+RAG_ORDER = (
+    *("documents", "decoding", "markup", "pdfpages", "worddocuments", "apart", "rows", "folders", "readers"),
+    *("sentences", "chunks", "duplicates"),
 )
 ORDERS = {"probe": ORDER, "finetune": TEACHING_ORDER}
 HOMES = {
@@ -64,6 +69,10 @@ HOMES = {
     "matplotlib": ("probe/figures.py",),
     "jinja2": ("probe/report/",),
     "rich": ("probe/terminal.py",),
+    "charset_normalizer": ("finetune/rag/decoding.py",),
+    "pypdf": ("finetune/rag/pdfpages.py",),
+    "lxml": ("finetune/rag/markup.py",),
+    "docx": ("finetune/rag/worddocuments.py",),
     "typer": (
         *("probe/__main__.py", "probe/options.py", "probe/launch.py", "probe/commands/"),
         *("finetune/__main__.py", "finetune/commands/"),
@@ -116,6 +125,21 @@ def wrong_order(tree: Tree) -> Iterator[str]:
                     continue
                 if there not in order or order.index(there) > order.index(here):
                     yield f"{path}:{line}: {here} imports {there}, which does not stand above it"
+
+
+def wrong_order_in_rag(tree: Tree) -> Iterator[str]:
+    """The same within finetune/rag/."""
+    for path, source in below(tree, "finetune/rag"):
+        here = path.split("/")[2].removesuffix(".py")
+        if here == "__init__":
+            continue
+        if here not in RAG_ORDER:
+            yield f"{path}: module {here} stands in no list"
+            continue
+        for line, module, name in imports(source):
+            there = name if module == "finetune.rag" else module.removeprefix("finetune.rag.").split(".")[0]
+            if module.startswith("finetune.rag") and there not in RAG_ORDER[: RAG_ORDER.index(here) + 1]:
+                yield f"{path}:{line}: {here} imports {there}, which does not stand above it"
 
 
 def relative_imports(tree: Tree) -> Iterator[str]:
@@ -197,6 +221,7 @@ def vague_names(tree: Tree) -> Iterator[str]:
 
 RULES: tuple[Callable[[Tree], Iterator[str]], ...] = (
     wrong_order,
+    wrong_order_in_rag,
     relative_imports,
     crossing,
     away_from_home,
@@ -220,6 +245,10 @@ PLANTED = [
     (wrong_order, "finetune/novelty.py", ""),
     (wrong_order, "finetune/pairs.py", "from finetune.trainer import AttentionTrainer"),
     (wrong_order, "probe/cases.py", "from probe.novelty import x"),
+    (wrong_order_in_rag, "finetune/rag/rows.py", "from finetune.rag.chunks import Chunk"),
+    (wrong_order_in_rag, "finetune/rag/rows.py", "from finetune.rag import chunks"),
+    (wrong_order_in_rag, "finetune/rag/novelty.py", ""),
+    (away_from_home, "finetune/rag/readers.py", "import pypdf"),
     (relative_imports, "probe/spans.py", "from .models import x"),
     (relative_imports, "probe/report/page.py", "from .. import figures"),
     (crossing, "probe/study.py", "import finetune.train"),
