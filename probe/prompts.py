@@ -20,7 +20,9 @@ class PromptPart:
     end: int
     first: int
     stop: int
-    source: Mapping[str, str | int | float] = field(default_factory=dict)  # of a passage: document, start, end, title, …
+    source: Mapping[str, str | int | float] = field(
+        default_factory=dict
+    )  # of a passage: document, start, end, title, …
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -39,7 +41,9 @@ class MappedPrompt:
         at = 0
         for part in self.parts:
             if part.first != at or part.stop < part.first:
-                raise SpanError(f"prompt {self.id}: a part begins at token {part.first}; allowed is {at}, where one ended")
+                raise SpanError(
+                    f"prompt {self.id}: a part begins at token {part.first}; allowed is {at}, where one ended"
+                )
             if not 0 <= part.start <= part.end <= len(self.tokens.text):
                 raise SpanError(f"prompt {self.id}: characters {part.start} to {part.end} lie outside its text")
             at = part.stop
