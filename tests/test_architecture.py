@@ -28,6 +28,7 @@ ORDER = (
         "outlines",
     ),
     *("rows", "edits", "projection", "wrappers", "labels", "rowrequest", "switching", "rowtap", "routes"),
+    "prompts",
     *("fitting", "captures", "capture", "export", "evidence", "selfcheck"),
     *("measures", "stats", "flips", "contrasts", "experiments", "findings", "strongest"),
     *("worked", "wordsenses", "cutsenses", "polysemy", "claims", "claims_messages", "walk_messages", "messages"),
@@ -59,7 +60,7 @@ TEACHING_ORDER = (
 # Within finetune/rag/.
 RAG_ORDER = (
     *("documents", "decoding", "markup", "pdfpages", "worddocuments", "apart", "rows", "folders", "readers"),
-    *("sentences", "chunks", "duplicates"),
+    *("sentences", "chunks", "duplicates", "hits"),
 )
 ORDERS = {"probe": ORDER, "finetune": TEACHING_ORDER}
 HOMES = {
