@@ -1,0 +1,107 @@
+"""Passages: index, search."""
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from finetune.commands.configuring import Device
+from probe import open_console, say, show_progress, text_table
+
+if TYPE_CHECKING:
+    from finetune.rag.hits import Hit
+
+INDEX_FOLDER = Path("runs/index")
+ENCODER, TOKENIZER = "builtin:e5-small", "builtin:gemma3-270m"
+
+IndexFolder = Annotated[Path, typer.Option("--index", metavar="FOLDER", help="The index.")]
+ModeName = Annotated[
+    Literal["lexical", "dense", "hybrid"] | None, typer.Option("--mode", help="[default: hybrid, where both are there]")
+]
+HowMany = Annotated[int, typer.Option("--k", "-k", min=1, max=1000, help="So many passages.")]
+Weight = Annotated[float, typer.Option(min=0, max=1, help="Of the dense ranks in the hybrid; the rest is BM25's.")]
+RerankerName = Annotated[
+    str | None, typer.Option("--reranker", metavar="MODEL", help="A cross-encoder (folder or hub id) for the last word.")
+]
+
+
+def index(
+    sources: Annotated[
+        list[str], typer.Argument(metavar="DOCS...", help="Folders, files (txt, md, html, pdf, docx, jsonl, csv), hub ids.")
+    ],
+    folder: Annotated[Path, typer.Option("--index", metavar="FOLDER", help="Where the index is or will be.")] = INDEX_FOLDER,
+    encoder: Annotated[
+        str, typer.Option(metavar="MODEL", help="Whose vectors; none for words alone.")
+    ] = ENCODER,
+    tokenizer: Annotated[
+        str, typer.Option("--tokenizer", metavar="MODEL", help="Of the model that will read: chunks are so many of its tokens.")
+    ] = TOKENIZER,
+    size: Annotated[int, typer.Option(min=16, max=100_000, help="Tokens of a chunk, at most.")] = 256,
+    overlap: Annotated[int, typer.Option(min=0, max=100, help="Sentences of the chunk before that a chunk repeats.")] = 0,
+    terms: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Words of the domain that are not to be cut apart.")
+    ] = None,
+    store: Annotated[Literal["lancedb", "qdrant"], typer.Option(help="Where vectors lie.")] = "lancedb",
+    store_url: Annotated[str | None, typer.Option(metavar="URL", help="A Qdrant server, in place of a folder.")] = None,
+    text_column: Annotated[str, typer.Option(help="Of JSONL, CSV, Parquet and datasets.")] = "text",
+    title_column: Annotated[str, typer.Option(help="The same, of titles.")] = "title",
+    id_column: Annotated[str | None, typer.Option(help="The same, of ids. [default: the line]")] = None,
+    split: Annotated[str, typer.Option(help="Of a dataset.")] = "train",
+    keep_duplicates: Annotated[bool, typer.Option("--keep-duplicates", help="Index a text as often as it comes.")] = False,
+    rebuild: Annotated[bool, typer.Option("--rebuild", help="Make all anew, whatever the folder holds.")] = False,
+    device: Device = "auto",
+) -> None:
+    """Index documents, or bring an index up to date with them. DOCS are the whole collection each time."""
+    from finetune.rag.documents import Columns
+    from finetune.rag.index import IndexSettings, build_index
+
+    settings = IndexSettings(
+        encoder=None if encoder == "none" else encoder, tokenizer=tokenizer, size=size, overlap=overlap, terms=terms,
+        store=store, store_url=store_url, duplicates="keep" if keep_duplicates else "drop", device=device,
+    )  # fmt: skip
+    columns = Columns(text=text_column, title=title_column, id=id_column, split=split)
+    with show_progress() as progress:
+        report = build_index(sources, folder, settings, columns=columns, rebuild=rebuild, progress=progress)
+    for line in report.lines():
+        say(line)
+    print(folder)
+
+
+def search(
+    query: Annotated[str, typer.Argument(help="The question, in words.")],
+    folder: IndexFolder = INDEX_FOLDER,
+    k: HowMany = 5,
+    mode: ModeName = None,
+    weight: Weight = 0.5,
+    reranker: RerankerName = None,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON lines, one a passage.")] = False,
+    device: Device = "auto",
+) -> None:
+    """Find the passages for a question: rank, scores, document with characters, text."""
+    from finetune.rag.index import open_index
+    from finetune.rag.rerank import Reranker
+    from finetune.rag.retrieve import retrieve
+
+    with open_index(folder, device=device) as opened:
+        last = Reranker(reranker, device=device) if reranker else None
+        (hits,) = retrieve(opened, [query], k=k, mode=mode, weight=weight, reranker=last)
+    if not hits:
+        say("nothing was found: no passage shares a word with the question")
+    if as_json:
+        for hit in hits:
+            print(json.dumps(asdict(hit), ensure_ascii=False))
+        return
+    columns = ("rank", "score", "BM25", "cosine", "where", "passage")
+    open_console(sys.stdout).print(text_table(columns, [_row(hit) for hit in hits]))
+
+
+def _row(hit: "Hit") -> list[str]:
+    where = f"{hit.chunk.document} [{hit.chunk.start}–{hit.chunk.end}]"
+    return [str(hit.rank), f"{hit.score:.4g}", _number(hit.lexical), _number(hit.dense), where, hit.chunk.text]
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4g}"

@@ -1,0 +1,213 @@
+"""Whether a model uses what it is given: its answers with the gold passage, another, none, and one that contradicts."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from finetune.rag.answers import character_f1, contains, exact_match
+from finetune.rag.ask import Writing, generate, put_together
+from finetune.rag.causes import LEAST, answer_ids, answer_log_probability, check_writes, passage_effects, swaps_for
+from finetune.rag.chunks import Chunk
+from finetune.rag.inject import Injection
+from finetune.rag.puzzles import Puzzle, conditions, places
+from probe import LoadedModel, bootstrap, part_shares
+
+Progress = Callable[[str, int, int], None]
+MEASURES = ("margin", "right", "exact", "contains", "f1", "share", "per_token")
+AGAINST = (("gold", "none"), ("gold", "wrong"), ("wrong", "none"), ("contradicting", "none"), ("retrieved", "none"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class UseSettings:
+    """What is measured; None leaves a part out."""
+
+    writing: Writing = field(default_factory=Writing)
+    answers: bool = True  # let the model write, and score what it wrote
+    places: int | None = 5  # passages of the sweep of the gold one's place
+    left_out: bool = True  # each retrieved passage dropped, swapped and unseen
+    least: float = LEAST  # nats
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class UseOfContext:
+    """One row a question and condition, and what follows of them.
+
+    conditions: question, unit, condition, passages, tokens, right and wrong (log-probability of both answers, nats a
+    character), margin (right less wrong), prefers_right; where answers were written: answer, exact, contains, f1; of
+    the gold or contradicting passage where it stands in the prompt: share, per_token (attention of the right answer's
+    rows, mean over layers and heads; over the passage's share of the tokens).
+    places: the same for the gold passage at each place (from 1) among others. left_out: one row a question and
+    retrieved passage: dropped, swapped, cut (nats that the right answer loses), used, share, gold.
+    heads: mean share of the gold passage by layer and head, over questions in condition gold, [layer, head].
+    results: measure, condition, against ("" for the mean itself, else the difference), estimate, low, high (95 %, over
+    units), units, questions.
+    """
+
+    conditions: pd.DataFrame
+    places: pd.DataFrame
+    left_out: pd.DataFrame
+    heads: pd.DataFrame
+    results: pd.DataFrame
+
+
+def measure_use(
+    loaded: LoadedModel,
+    puzzles: Sequence[Puzzle],
+    *,
+    retrieved: Mapping[str, Sequence[Chunk]] | None = None,
+    settings: UseSettings | None = None,
+    progress: Progress | None = None,
+) -> UseOfContext:
+    """Put every question in every condition to a model; deterministic.
+
+    retrieved: by question what a search found, best first; the condition retrieved and `left_out` need it.
+    RetrievalError for a model that writes no answers and for a prompt without room.
+    """
+    check_writes(loaded)
+    asked = _Asked(loaded, settings or UseSettings())
+    rows, swept, dropped = [], [], []
+    for done, puzzle in enumerate(puzzles, 1):
+        found = None if retrieved is None else retrieved.get(puzzle.id, ())
+        rows += asked.in_conditions(puzzle, found)
+        swept += asked.at_places(puzzle)
+        dropped += asked.without_each(puzzle, found or ())
+        if progress:
+            progress("questions with and without passages", done, len(puzzles))
+    table = pd.DataFrame(rows)
+    return UseOfContext(
+        conditions=table,
+        places=pd.DataFrame(swept),
+        left_out=pd.DataFrame(dropped),
+        heads=asked.head_table(),
+        results=results_of(table, seed=asked.settings.seed),
+    )
+
+
+class _Asked:
+    """Puts puzzles to one model, and keeps the sums of its heads' shares."""
+
+    def __init__(self, loaded: LoadedModel, settings: UseSettings) -> None:
+        self.loaded, self.settings = loaded, settings
+        self.head_sums: dict[tuple[int, int], list[float]] = {}
+
+    def in_conditions(self, puzzle: Puzzle, retrieved: Sequence[Chunk] | None) -> Iterator[dict[str, Any]]:
+        for name, passages in conditions(puzzle, retrieved).items():
+            injection = self._injection(puzzle, passages)
+            row = {**self._scored(puzzle, injection), "condition": name}
+            if self.settings.answers:
+                row |= self._written(puzzle, injection)
+            yield row | self._looked(puzzle, injection, heads=name == "gold")
+
+    def at_places(self, puzzle: Puzzle) -> Iterator[dict[str, Any]]:
+        if self.settings.places is None:
+            return
+        for place, passages in enumerate(places(puzzle, self.settings.places), 1):
+            injection = self._injection(puzzle, passages)
+            yield {**self._scored(puzzle, injection), "place": place} | self._looked(puzzle, injection)
+
+    def without_each(self, puzzle: Puzzle, retrieved: Sequence[Chunk]) -> Iterator[dict[str, Any]]:
+        """What each retrieved passage does to the right answer."""
+        if not self.settings.left_out or not retrieved:
+            return
+        injection = self._injection(puzzle, retrieved)
+        pool = [*puzzle.others, puzzle.gold]
+        shares = part_shares(self.loaded, injection.prompt, answer=self._ids(puzzle.answer, injection))
+        by_name = {chunk.id: float(shares.head_shares(chunk.id).mean()) for chunk in injection.passages}
+        found = passage_effects(
+            self.loaded, injection, puzzle.answer, rebuild=lambda passages: self._injection(puzzle, passages),
+            swaps=swaps_for(injection.passages, pool, answer=puzzle.answer), shares=by_name, least=self.settings.least,
+        )  # fmt: skip
+        golds = _documents_of(puzzle)
+        for one in found.passages:
+            yield {
+                "question": puzzle.id, "unit": puzzle.unit, "passage": one.passage.id,
+                "gold": one.passage.document in golds, "dropped": one.dropped, "swapped": one.swapped, "cut": one.cut,
+                "used": one.used, "share": one.share,
+            }  # fmt: skip
+
+    def _injection(self, puzzle: Puzzle, passages: Sequence[Chunk]) -> Injection:
+        return put_together(self.loaded, puzzle.question, passages, self.settings.writing)
+
+    def _ids(self, answer: str, injection: Injection) -> tuple[int, ...]:
+        return answer_ids(self.loaded, answer, after=injection.prompt)
+
+    def _scored(self, puzzle: Puzzle, injection: Injection) -> dict[str, Any]:
+        right, wrong = (
+            answer_log_probability(self.loaded, injection.prompt, self._ids(text, injection)) / len(text.strip())
+            for text in (puzzle.answer, puzzle.wrong)
+        )
+        return {
+            "question": puzzle.id, "unit": puzzle.unit, "passages": len(injection.passages),
+            "tokens": len(injection.prompt.tokens.ids), "right": right, "wrong": wrong, "margin": right - wrong,
+            "prefers_right": float(right > wrong),
+        }  # fmt: skip
+
+    def _written(self, puzzle: Puzzle, injection: Injection) -> dict[str, Any]:
+        text = generate(self.loaded, injection, max_new_tokens=self.settings.writing.max_new_tokens).text
+        return {
+            "answer": text, "exact": float(exact_match(text, puzzle.answer)),
+            "contains": float(contains(text, puzzle.answer)), "f1": character_f1(text, puzzle.answer),
+        }  # fmt: skip
+
+    def _looked(self, puzzle: Puzzle, injection: Injection, *, heads: bool = False) -> dict[str, float]:
+        """The share that the right answer's rows give the passage in question."""
+        golds = _documents_of(puzzle)
+        names = [chunk.id for chunk in injection.passages if chunk.document in golds]
+        if not names:
+            return {}
+        shares = part_shares(self.loaded, injection.prompt, answer=self._ids(puzzle.answer, injection))
+        grid = np.sum([shares.head_shares(name) for name in names], axis=0)  # [layer, head]
+        columns = [shares.part(name) for name in names]
+        tokens = float(shares.token_shares[:, columns].sum(-1).mean())
+        if heads:
+            for (layer, head), value in np.ndenumerate(grid):
+                key = (shares.layers[layer].index, shares.heads[head])
+                self.head_sums.setdefault(key, []).append(float(value))
+        return {"share": float(grid.mean()), "per_token": float(grid.mean()) / tokens}
+
+    def head_table(self) -> pd.DataFrame:
+        """Layer, head, share (mean over questions), low, high."""
+        rows = [(layer, head, float(np.mean(values)), len(values)) for (layer, head), values in self.head_sums.items()]
+        return pd.DataFrame(rows, columns=["layer", "head", "share", "questions"])
+
+
+def _documents_of(puzzle: Puzzle) -> set[str]:
+    """The documents whose passage decides: the gold one's, and the one that contradicts it."""
+    return {puzzle.gold.document} | ({puzzle.contradicting.document} if puzzle.contradicting else set())
+
+
+def results_of(table: pd.DataFrame, *, seed: int) -> pd.DataFrame:
+    """Means of each condition, and differences of two over the questions that both have."""
+    measures = [name for name in (*MEASURES, "prefers_right") if name in table]
+    rows: list[tuple[Any, ...]] = []
+    by_condition = {str(name): group.set_index("question") for name, group in table.groupby("condition", sort=False)}
+    for name, group in by_condition.items():
+        for measure in measures:
+            rows += _row(measure, name, "", group[measure], group["unit"], seed=seed)
+    for name, against in AGAINST:
+        if name not in by_condition or against not in by_condition:
+            continue
+        one, other = by_condition[name], by_condition[against]
+        both = one.index.intersection(other.index)
+        for measure in measures:
+            moved = one.loc[both, measure] - other.loc[both, measure]
+            rows += _row(measure, name, against, moved, one.loc[both, "unit"], seed=seed)
+    columns = ["measure", "condition", "against", "estimate", "low", "high", "units", "questions"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _row(
+    measure: str, condition: str, against: str, values: "pd.Series[float]", units: "pd.Series[str]", *, seed: int
+) -> Iterator[tuple[Any, ...]]:
+    known = values.notna().to_numpy()
+    if not known.any():
+        return
+    found = bootstrap(values.to_numpy(dtype=np.float64)[known], units.to_numpy(dtype=str)[known].tolist(), seed=seed)
+    yield (
+        measure, condition, against, float(found.mean), float(found.low), float(found.high), int(found.units),
+        int(known.sum()),
+    )  # fmt: skip

@@ -1,0 +1,232 @@
+"""A judged set in, a run folder out: what is found, when to refuse, and what the passages do to the answers."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pandas as pd
+
+from finetune.errors import RetrievalError
+from finetune.rag.beir import SHIPPED, BeirSet, load_beir
+from finetune.rag.chunks import Chunk
+from finetune.rag.documents import Columns
+from finetune.rag.evaluation import UseOfContext, UseSettings, measure_use
+from finetune.rag.fusion import ChosenWeight, choose_weight, halves
+from finetune.rag.hits import Hit, Mode
+from finetune.rag.index import Index, IndexSettings, build_index, open_index
+from finetune.rag.irmeasures import KS, differences, first_of_each, means, retrieval_measures
+from finetune.rag.puzzles import load_puzzles
+from finetune.rag.retrieve import retrieve
+from finetune.rag.threshold import Trial, tried, worth
+from probe import LoadedModel
+
+Progress = Callable[[str, int, int], None]
+TERMS, CORPUS = "terms.txt", "corpus.jsonl"
+DEPTH = 50  # hits of a ranking that is measured
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudySettings:
+    """How a set is searched, and what is measured of the model's answers."""
+
+    encoder: str | None = "builtin:e5-small"
+    tokenizer: str = "builtin:gemma3-270m"
+    size: int = 512  # tokens of a chunk: the passages of a set are to stay whole
+    k: int = 3  # retrieved passages that are put before a question
+    limit: int | None = None  # questions put to the model; None: all
+    use: UseSettings = field(default_factory=UseSettings)
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Study:
+    """What was measured on one set.
+
+    retrieval: mode, half (chosen: the weight was chosen there; other; all), measure, estimate, low, high, queries.
+    against: hybrid minus the better single mode on the other half. thresholds: score, measure, estimate, low, high.
+    use is None without a model.
+    """
+
+    retrieval: pd.DataFrame
+    against: pd.DataFrame
+    rankings: pd.DataFrame
+    weight: ChosenWeight | None
+    trials: Mapping[str, Trial]
+    thresholds: pd.DataFrame
+    use: UseOfContext | None
+    questions: int
+    passages: int
+    unanswerable: int
+
+
+def study_passages(
+    loaded: LoadedModel | None,
+    folder: Path = SHIPPED,
+    *,
+    settings: StudySettings | None = None,
+    progress: Progress | None = None,
+    device: str = "auto",
+) -> Study:
+    """Search a set in BEIR's layout, and put its questions to a model with and without passages; deterministic."""
+    settings = settings or StudySettings()
+    given = load_beir(folder)
+    with TemporaryDirectory(prefix="cijing-index-") as made:
+        _indexed(folder, Path(made) / "index", settings, progress=progress, device=device)
+        with open_index(Path(made) / "index", device=device) as index:
+            searched = _searched(index, given)
+            retrieval, against, weight = _retrieval(index, given, searched, seed=settings.seed)
+            hits = searched["hybrid" if index.has_dense else "lexical"]
+            if weight is not None:
+                hits = _search(index, given, "hybrid", weight=weight.weight)
+    trials = _trials(given, searched, seed=settings.seed)
+    use, count = None, 0
+    if loaded is not None:
+        puzzles = load_puzzles(given, loaded.tokenizer, folder=folder, seed=settings.seed)[: settings.limit]
+        count = len(puzzles)
+        found = {one.id: [_whole(hit.chunk) for hit in hits[one.id][: settings.k]] for one in puzzles}
+        use = measure_use(loaded, puzzles, retrieved=found, settings=settings.use, progress=progress)
+    return Study(
+        retrieval=retrieval, against=against, rankings=_ranking_table(searched), weight=weight, trials=trials,
+        thresholds=_threshold_table(trials), use=use, questions=count, passages=len(given.corpus),
+        unanswerable=len(given.unjudged),
+    )  # fmt: skip
+
+
+def _indexed(folder: Path, place: Path, settings: StudySettings, *, progress: Progress | None, device: str) -> None:
+    """Index the set's corpus as a user would, each passage a document."""
+    terms = folder / TERMS
+    made = IndexSettings(
+        encoder=settings.encoder, tokenizer=settings.tokenizer, size=settings.size, duplicates="keep",
+        terms=terms if terms.is_file() else None,
+    )  # fmt: skip
+    corpus = folder / CORPUS
+    if not corpus.is_file():
+        raise RetrievalError(f"{folder}: no {CORPUS}; allowed is a folder with {CORPUS}, queries.jsonl and qrels.tsv")
+    report = build_index([corpus], place, made, columns=Columns(id="_id"), progress=progress, device=device)
+    if report.left:
+        raise RetrievalError(f"{corpus}: {report.left[0].path} {report.left[0].reason}")
+
+
+def _searched(index: Index, given: BeirSet) -> dict[Mode, dict[str, list[Hit]]]:
+    modes: tuple[Mode, ...] = ("lexical", "dense", "hybrid") if index.has_dense else ("lexical",)
+    return {mode: _search(index, given, mode, weight=0.5) for mode in modes}
+
+
+def _search(index: Index, given: BeirSet, mode: Mode, *, weight: float) -> dict[str, list[Hit]]:
+    found = retrieve(index, list(given.queries.values()), k=DEPTH, mode=mode, weight=weight)
+    return dict(zip(given.queries, found, strict=True))
+
+
+def _whole(chunk: Chunk) -> Chunk:
+    """A chunk under the name that the set gives its passage."""
+    return replace(chunk, document=_id_of(chunk))
+
+
+def _id_of(chunk: Chunk) -> str:
+    """The set's id of a chunk's document, which the reader names FILE#id."""
+    return chunk.document.partition("#")[2] or chunk.document
+
+
+def _documents(hits: Sequence[Hit]) -> list[str]:
+    return first_of_each(_id_of(hit.chunk) for hit in hits)
+
+
+def _retrieval(
+    index: Index, given: BeirSet, searched: Mapping[Mode, Mapping[str, Sequence[Hit]]], *, seed: int
+) -> tuple[pd.DataFrame, pd.DataFrame, ChosenWeight | None]:
+    """Measures by mode and half; a weight of the hybrid chosen on one half and measured on the other."""
+    judged = {query: grades for query, grades in given.qrels.items() if max(grades.values()) > 0}
+    chosen, other = halves(judged)
+    parts = {"all": list(judged), "chosen": chosen, "other": other}
+    weight = None
+    rankings = {mode: {query: _documents(hits) for query, hits in found.items()} for mode, found in searched.items()}
+    if "dense" in searched and chosen and other:
+        weight = _chosen(index, given, searched, chosen)
+        weighed = _search(index, given, "hybrid", weight=weight.weight)
+        rankings["hybrid"] = {query: _documents(hits) for query, hits in weighed.items()}
+    tables, measured = [], {}
+    for mode, ranking in rankings.items():
+        for part, queries in parts.items():
+            if not queries:
+                continue
+            frame = retrieval_measures(
+                {query: ranking[query] for query in queries}, {query: judged[query] for query in queries}, KS
+            )
+            measured[mode, part] = frame
+            tables.append(means(frame, units=_units(given, queries), seed=seed).assign(mode=mode, half=part))
+    return pd.concat(tables, ignore_index=True), _against(measured, given, other, seed=seed), weight
+
+
+def _chosen(
+    index: Index, given: BeirSet, searched: Mapping[Mode, Mapping[str, Sequence[Hit]]], queries: Sequence[str]
+) -> ChosenWeight:
+    texts = [given.queries[query] for query in queries]
+    places: dict[str, list[int]] = {}
+    for place, chunk in enumerate(index.chunks):
+        places.setdefault(_id_of(chunk), []).append(place)
+    relevant = {
+        query: [place for name, grade in given.qrels[query].items() if grade > 0 for place in places.get(name, ())]
+        for query in queries
+    }
+    lexical = dict(zip(queries, index.lexical.search(texts, DEPTH), strict=True))
+    dense = dict(zip(queries, index.dense_search(texts, DEPTH), strict=True))
+    return choose_weight(lexical, dense, relevant)
+
+
+def _against(
+    measured: Mapping[tuple[str, str], pd.DataFrame], given: BeirSet, other: Sequence[str], *, seed: int
+) -> pd.DataFrame:
+    """Hybrid minus the better of both on the half where the weight was not chosen."""
+    if ("hybrid", "other") not in measured:
+        return pd.DataFrame(columns=["measure", "arm", "estimate", "low", "high", "queries", "units", "better"])
+    better = max(("lexical", "dense"), key=lambda mode: measured[mode, "other"]["recall@1"].mean())
+    found = differences(
+        measured[better, "other"], measured["hybrid", "other"], units=_units(given, other), seed=seed
+    )
+    return found.assign(better=better)
+
+
+def _units(given: BeirSet, queries: Sequence[str]) -> dict[str, str]:
+    """What is drawn anew: queries on the same document are not independent."""
+    found = {}
+    for query in queries:
+        gold = max(given.qrels[query], key=lambda name: given.qrels[query][name])
+        found[query] = str(given.documents[gold].get("doc", gold))
+    return found
+
+
+def _trials(
+    given: BeirSet, searched: Mapping[Mode, Mapping[str, Sequence[Hit]]], *, seed: int
+) -> dict[str, Trial]:
+    """A threshold for each single field, where the set has unanswerable questions."""
+    without = given.unjudged
+    if len(without) < 2:
+        return {}
+    found = {}
+    for mode in searched:
+        if mode == "hybrid":
+            continue  # a sum of ranks says little of how well the best one fits
+        kinds = [
+            [worth(searched[mode][query], field=mode) for query in queries]
+            for queries in ([name for name in given.queries if name in given.qrels], without)
+        ]
+        found[mode] = tried(kinds[0], kinds[1], field=mode, seed=seed)
+    return found
+
+
+def _threshold_table(trials: Mapping[str, Trial]) -> pd.DataFrame:
+    rows = [trial.table.assign(score=name, threshold=trial.threshold.score) for name, trial in trials.items()]
+    columns = ["score", "threshold", "measure", "estimate", "low", "high", "questions"]
+    return pd.concat(rows, ignore_index=True)[columns] if rows else pd.DataFrame(columns=columns)
+
+
+def _ranking_table(searched: Mapping[Mode, Mapping[str, Sequence[Hit]]]) -> pd.DataFrame:
+    """The ten best of each query and mode."""
+    rows = [
+        (mode, query, hit.rank, _id_of(hit.chunk), hit.score)
+        for mode, found in searched.items()
+        for query, hits in found.items()
+        for hit in hits[:10]
+    ]
+    return pd.DataFrame(rows, columns=["mode", "query", "rank", "passage", "score"])
