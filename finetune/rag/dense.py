@@ -1,7 +1,7 @@
 """Texts as vectors: a model's last states pooled into one a text, of length 1, so that a dot product is a cosine."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from finetune.errors import RetrievalError
+from finetune.rag.duplicates import Progress
 from probe import CijingError, LoadedModel, batch_for, load_model, tokenize
 
-Progress = Callable[[str, int, int], None]  # stage, done, total
 Pooling = Literal["mean", "cls", "last"]
 Kind = Literal["query", "passage"]
 Floats = NDArray[np.float32]
