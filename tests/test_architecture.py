@@ -61,6 +61,7 @@ TEACHING_ORDER = (
 RAG_ORDER = (
     *("documents", "decoding", "markup", "pdfpages", "worddocuments", "apart", "rows", "folders", "readers"),
     *("sentences", "chunks", "duplicates", "hits"),
+    *("fusion", "rerank", "retrieve", "irmeasures", "beir"),
 )
 ORDERS = {"probe": ORDER, "finetune": TEACHING_ORDER}
 HOMES = {
