@@ -61,6 +61,7 @@ TEACHING_ORDER = (
 RAG_ORDER = (
     *("documents", "decoding", "markup", "pdfpages", "worddocuments", "apart", "rows", "folders", "readers"),
     *("sentences", "chunks", "duplicates", "hits"),
+    *("searchwords", "lexical"),
     *("fusion", "rerank", "retrieve", "irmeasures", "beir"),
 )
 ORDERS = {"probe": ORDER, "finetune": TEACHING_ORDER}
@@ -75,6 +76,7 @@ HOMES = {
     "pypdf": ("finetune/rag/pdfpages.py",),
     "lxml": ("finetune/rag/markup.py",),
     "docx": ("finetune/rag/worddocuments.py",),
+    "bm25s": ("finetune/rag/lexical.py",),
     "typer": (
         *("probe/__main__.py", "probe/options.py", "probe/launch.py", "probe/commands/"),
         *("finetune/__main__.py", "finetune/commands/"),
