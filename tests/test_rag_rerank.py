@@ -7,7 +7,6 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from tokenizers import processors
 
 from finetune.errors import RetrievalError
 from finetune.rag.rerank import Reranker
@@ -108,11 +107,7 @@ def test_the_pairs_of_xlm_roberta_are_its_own_and_forged_marks_in_them_are_spelt
 
 def test_the_passage_has_the_token_types_that_the_tokenizer_gives_it(tmp_path):
     model, tokenizer = saved(tmp_path)
-    marks = [("[CLS]", tokenizer.cls_token_id), ("[SEP]", tokenizer.sep_token_id)]
-    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=marks
-    )
-    tokenizer.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
+    tokenizer = transformers.BertTokenizer(vocab=tokenizer.get_vocab())
     tokenizer.save_pretrained(tmp_path)
     given = tokenizer("苹果", "梨")
     assert given["token_type_ids"] == [0, 0, 0, 0, 1, 1]
