@@ -63,6 +63,9 @@ RAG_ORDER = (
     *("sentences", "chunks", "duplicates", "hits"),
     *("searchwords", "lexical"),
     *("dense", "stores", "generations", "manifest", "tables", "collection", "embeddings", "opened", "index"),
+    *("fusion", "rerank", "retrieve", "irmeasures", "beir"),
+    *("threshold", "markers", "forms", "inject"),
+    *("causes", "answers", "ask", "puzzles", "evaluation", "study"),
 )
 ORDERS = {"probe": ORDER, "finetune": TEACHING_ORDER}
 HOMES = {
