@@ -46,7 +46,7 @@ ORDER = (
 TEACHING_ORDER = (
     *("errors", "yamlfiles", "writing", "losses", "dictionary", "pairs", "reach", "domains"),
     *("dataconfig", "choosing", "keys", "trainingfields", "corpusfiles", "reading", "records"),
-    *("cutting", "frames", "chats", "encode", "batches", "streams"),
+    *("cutting", "frames", "spelling", "chats", "encode", "batches", "streams"),
     *("supervise", "heads", "control", "tasks", "checkpoints", "adapters", "callbacks", "trainer"),
     *("config", "begun", "quantize", "learner", "tally", "prepare"),
     *("parcel", "push", "trackers", "processes", "arguments", "finish", "train"),
