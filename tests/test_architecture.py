@@ -61,6 +61,8 @@ TEACHING_ORDER = (
 RAG_ORDER = (
     *("documents", "decoding", "markup", "pdfpages", "worddocuments", "apart", "rows", "folders", "readers"),
     *("sentences", "chunks", "duplicates", "hits"),
+    "threshold",
+    *("causes", "answers", "ask"),
 )
 ORDERS = {"probe": ORDER, "finetune": TEACHING_ORDER}
 HOMES = {
