@@ -34,6 +34,7 @@ def test_what_makes_another_answer_counts(one: str, other: str) -> None:
 
 
 def test_units_are_chinese_characters_and_whole_latin_runs() -> None:
+    assert answer_units("1,000 nm") == ["1000", "nm"]
     assert answer_units("约 44 MB，M1 Pro的α-酮戊二酸") == [
         "约", "44", "mb", "m1", "pro", "的", "α", "酮", "戊", "二", "酸"
     ]  # fmt: skip
@@ -53,6 +54,7 @@ def test_f1_of_chinese_counts_characters_where_f1_between_spaces_is_exact_match(
     [
         ("苹果苹果", "苹果", 2 * 2 / (4 + 2)),  # each as often as both have it
         ("苹果", "苹果苹果", 2 * 2 / (2 + 4)),
+        ("苹果苹果", "红苹果，青苹果", 2 * 4 / (4 + 6)),
         ("果苹", "苹果", 1.0),  # no order
         ("M2芯片", "M1芯片", 2 * 2 / (3 + 3)),
         ("M2", "M1", 0.0),
