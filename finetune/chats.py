@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 
 from finetune.errors import DataError
 from finetune.reading import Message, Record
+from finetune.spelling import joined, special_tokens, unused_signs
 from probe import TokenMap, tokenize
-
-_PRIVATE = range(0xE000, 0xF900)  # characters that mean nothing: they stand for special tokens' names within a content
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -52,15 +51,7 @@ def _ended(tokens: TokenMap, tokenizer: Any) -> TokenMap:
     end = tokenizer.eos_token_id
     if end is None or tokens.ids[-1:] == (end,):
         return tokens
-    return joined([tokens, _special(int(end), str(tokenizer.eos_token))])
-
-
-def _special(token: int, name: str) -> TokenMap:
-    """One special token, which carries no text."""
-    return TokenMap(
-        text="", ids=(token,), offsets=np.zeros((1, 2), dtype=np.int64), special=np.ones(1, dtype=np.bool_),
-        labels=(name,), unknown=np.zeros(1, dtype=np.bool_), aligned="offsets",
-    )  # fmt: skip
+    return joined([tokens, special_tokens([int(end)], tokenizer)])
 
 
 def _without_end(tokens: TokenMap) -> TokenMap:
@@ -74,20 +65,6 @@ def _part(tokens: TokenMap, stop: int) -> TokenMap:
         text=tokens.text, ids=tokens.ids[:stop], offsets=tokens.offsets[:stop], special=tokens.special[:stop],
         labels=tokens.labels[:stop], unknown=tokens.unknown[:stop], aligned=tokens.aligned,
     )  # fmt: skip
-
-
-def joined(parts: Sequence[TokenMap]) -> TokenMap:
-    """Token maps one after another, as the map of their texts one after another."""
-    starts = np.cumsum([0, *(len(part.text) for part in parts[:-1])])
-    return TokenMap(
-        text="".join(part.text for part in parts),
-        ids=tuple(token for part in parts for token in part.ids),
-        offsets=np.concatenate([part.offsets + start for part, start in zip(parts, starts, strict=True)]),
-        special=np.concatenate([part.special for part in parts]),
-        labels=tuple(label for part in parts for label in part.labels),
-        unknown=np.concatenate([part.unknown for part in parts]),
-        aligned=max((part.aligned for part in parts), key=("offsets", "repaired", "search").index),
-    )
 
 
 # ---- conversations ---------------------------------------------------------------------------------------------
@@ -114,15 +91,15 @@ def rendered(messages: Sequence[Message], tokenizer: Any) -> tuple[str, list[tup
 
     Found by writing the first messages alone: they must be how the whole begins, or DataError.
     """
-    whole = _apply(messages, tokenizer)
+    whole = templated(messages, tokenizer)
     answers: list[tuple[int, int]] = []
     for number, (role, _) in enumerate(messages):
         if role != "assistant":
             continue
         if number == 0:
             raise DataError("the first message is an answer; allowed is an answer to something")
-        before = _apply(messages[:number], tokenizer, to_answer=True)
-        after = _apply(messages[: number + 1], tokenizer)
+        before = templated(messages[:number], tokenizer, to_answer=True)
+        after = templated(messages[: number + 1], tokenizer)
         if not (whole.startswith(after) and after.startswith(before)):
             raise DataError(
                 f"the chat template does not write message {number + 1} after the ones before it, so that its answer "
@@ -132,7 +109,8 @@ def rendered(messages: Sequence[Message], tokenizer: Any) -> tuple[str, list[tup
     return whole, answers
 
 
-def _apply(messages: Sequence[Message], tokenizer: Any, *, to_answer: bool = False) -> str:
+def templated(messages: Sequence[Message], tokenizer: Any, *, to_answer: bool = False) -> str:
+    """What the template writes of messages, DataError if it refuses; `to_answer` opens the answer's turn."""
     if not getattr(tokenizer, "chat_template", None):
         raise DataError("messages, but this tokenizer has no chat template; allowed are prompt and completion, or text")
     given = [{"role": role, "content": content} for role, content in messages]
@@ -151,8 +129,7 @@ def _special_names(tokenizer: Any) -> list[str]:
 
 def _hidden(messages: Sequence[Message], names: Sequence[str]) -> tuple[dict[str, str], list[Message]]:
     """Contents with a private character for each special token's name in them, and what it stands for."""
-    taken = set("".join(content for _, content in messages))
-    free = (chr(code) for code in _PRIVATE if chr(code) not in taken)
+    free = unused_signs([content for _, content in messages])
     stands_for: dict[str, str] = {}
     safe: list[Message] = []
     for role, content in messages:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from probe.observing import StudySettings
     from probe.options import OnceEach
     from probe.outlines import Outline, model_outline
+    from probe.prompts import MappedPrompt, PromptPart
     from probe.report import Picture, Section, Table, render_report
     from probe.routes import Route, batch_for, route_of
     from probe.rowrequest import RowRequest
@@ -63,19 +64,19 @@ if TYPE_CHECKING:
 __all__ = [
     "FOCUS", "WEIGHTINGS", "AttentionStep", "Capture", "CaptureOptions", "Case", "CaseSet", "CheckItem",
     "CheckReport", "CijingError", "CutEffects", "EdgeEdit", "GenerationRows", "HeadEdit", "KnownModel", "Layer",
-    "LoadedModel", "Measure", "OnceEach", "Outline", "Picture", "Prepared", "Route", "RowRequest", "RunFolder",
-    "Section", "Span", "Step", "StudySettings", "Table", "TokenMap", "Walk", "as_program", "attached", "attention_step",
-    "attention_table", "batch_for", "benjamini_hochberg", "bertviz_arguments", "best_single_map", "bootstrap",
-    "capture_cases", "case_of", "check_model", "context_embedding", "contrasts_of", "cosines_by_sense",
-    "cut_effects", "default_readout", "differences", "entropy_share", "exit_code", "flip_tests", "focus",
-    "generate_rows", "head_map", "head_steps", "hooked_tensors", "known_models", "labels_of", "layer_curve",
-    "load_capture", "load_cases", "load_model", "merge_rows", "merged_row", "model_from_parts", "model_outline",
-    "most_frequent_sense", "open_console", "open_run", "page_of_walk", "png_bytes", "position_rows", "prepare",
-    "read_state", "render_report", "replay_rows", "route_of", "run_comparison", "run_report", "save_capture",
-    "save_png", "save_tensors", "say", "sense_accuracy", "sentence_map", "shipped_sets", "show_progress", "silhouette",
-    "sinusoidal_rows", "slot_pairs", "softmax_growth", "tap", "text_table", "tokenize", "tokens_of",
-    "two_characters_rule", "visible", "walk_sections", "walk_through", "weighted_lengths", "weighted_rows", "words_of",
-    "worked_example",
+    "LoadedModel", "MappedPrompt", "Measure", "OnceEach", "Outline", "Picture", "Prepared", "PromptPart", "Route",
+    "RowRequest", "RunFolder", "Section", "Span", "Step", "StudySettings", "Table", "TokenMap", "Walk",
+    "as_program", "attached", "attention_step", "attention_table", "batch_for", "benjamini_hochberg",
+    "bertviz_arguments", "best_single_map", "bootstrap", "capture_cases", "case_of", "check_model",
+    "context_embedding", "contrasts_of", "cosines_by_sense", "cut_effects", "default_readout", "differences",
+    "entropy_share", "exit_code", "flip_tests", "focus", "generate_rows", "head_map", "head_steps",
+    "hooked_tensors", "known_models", "labels_of", "layer_curve", "load_capture", "load_cases", "load_model",
+    "merge_rows", "merged_row", "model_from_parts", "model_outline", "most_frequent_sense", "open_console",
+    "open_run", "page_of_walk", "png_bytes", "position_rows", "prepare", "read_state", "render_report",
+    "replay_rows", "route_of", "run_comparison", "run_report", "save_capture", "save_png", "save_tensors", "say",
+    "sense_accuracy", "sentence_map", "shipped_sets", "show_progress", "silhouette", "sinusoidal_rows",
+    "slot_pairs", "softmax_growth", "tap", "text_table", "tokenize", "tokens_of", "two_characters_rule", "visible",
+    "walk_sections", "walk_through", "weighted_lengths", "weighted_rows", "words_of", "worked_example",
 ]  # fmt: skip
 
 # Names and not imports, or `python -m probe --help` would wait for torch.
@@ -118,6 +119,7 @@ _NAMES_OF = {
     "observing": ("StudySettings",),
     "options": ("OnceEach",),
     "outlines": ("Outline", "model_outline"),
+    "prompts": ("MappedPrompt", "PromptPart"),
     "report": ("Picture", "Section", "Table", "render_report"),
     "routes": ("Route", "batch_for", "route_of"),
     "rowrequest": ("RowRequest",),

@@ -47,7 +47,7 @@ ORDER = (
 TEACHING_ORDER = (
     *("errors", "yamlfiles", "writing", "losses", "dictionary", "pairs", "reach", "domains"),
     *("dataconfig", "choosing", "keys", "trainingfields", "corpusfiles", "reading", "records"),
-    *("cutting", "frames", "chats", "encode", "batches", "streams"),
+    *("cutting", "frames", "spelling", "chats", "encode", "batches", "streams"),
     *("supervise", "heads", "control", "tasks", "checkpoints", "adapters", "callbacks", "trainer"),
     *("config", "begun", "quantize", "learner", "tally", "prepare"),
     *("parcel", "push", "trackers", "processes", "arguments", "finish", "train"),
@@ -62,6 +62,7 @@ RAG_ORDER = (
     *("documents", "decoding", "markup", "pdfpages", "worddocuments", "apart", "rows", "folders", "readers"),
     *("sentences", "chunks", "duplicates", "hits"),
     "threshold",
+    *("markers", "forms", "inject"),
     *("causes", "answers", "ask"),
 )
 ORDERS = {"probe": ORDER, "finetune": TEACHING_ORDER}

@@ -92,7 +92,8 @@ def by_steps(loaded, prompt_ids, ids, *, hidden=()) -> float:
 @pytest.mark.parametrize("family", DECODERS)
 def test_the_log_probability_is_that_of_the_answers_tokens_one_after_another(loaded_of, family) -> None:
     loaded = loaded_of(family)
-    prompt, ids = injected(loaded.tokenizer, PASSAGES).prompt, answer_ids(loaded, ANSWER)
+    prompt = injected(loaded.tokenizer, PASSAGES).prompt
+    ids = answer_ids(loaded, ANSWER, after=prompt)
     assert len(ids) > 1
     expected = by_steps(loaded, prompt.tokens.ids, ids)
     assert answer_log_probability(loaded, prompt, ids) == pytest.approx(expected, abs=2e-5)
@@ -102,7 +103,8 @@ def test_the_log_probability_is_that_of_the_answers_tokens_one_after_another(loa
 @pytest.mark.parametrize("place", [0, 2])
 def test_a_cut_passage_is_one_whose_keys_are_masked_with_all_positions_kept(loaded_of, family, place) -> None:
     loaded = loaded_of(family)
-    prompt, ids = injected(loaded.tokenizer, PASSAGES).prompt, answer_ids(loaded, ANSWER)
+    prompt = injected(loaded.tokenizer, PASSAGES).prompt
+    ids = answer_ids(loaded, ANSWER, after=prompt)
     part = prompt.parts_of("passage")[place]
     assert part.stop - part.first > 2
     expected = by_steps(loaded, prompt.tokens.ids, ids, hidden=range(part.first, part.stop))

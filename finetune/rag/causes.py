@@ -12,7 +12,8 @@ import torch
 from finetune.errors import RetrievalError
 from finetune.rag.chunks import Chunk
 from finetune.rag.inject import Injection
-from probe import EdgeEdit, LoadedModel, MappedPrompt, PromptPart, RowRequest, tap, tokenize
+from finetune.spelling import Speller
+from probe import EdgeEdit, LoadedModel, MappedPrompt, PromptPart, RowRequest, tap
 
 Condition = Literal["whole", "none", "dropped", "swapped", "cut"]
 Progress = Callable[[int, int], None]
@@ -66,7 +67,7 @@ def passage_effects(
     passages, and where a prompt cannot be built or is too long.
     """
     _check(loaded, injection)
-    ids = answer_ids(loaded, answer)
+    ids = answer_ids(loaded, answer, after=injection.prompt)
     conditions = list(_conditions(injection, rebuild, swaps or {}, cut=cut))
     rows = []
     for done, (condition, passage, prompt, part) in enumerate(conditions, 1):
@@ -74,7 +75,7 @@ def passage_effects(
         if progress:
             progress(done, len(conditions))
     logs = pd.DataFrame(rows, columns=["condition", "passage", "nats"])
-    logs["of_character"] = logs.nats / len(answer)
+    logs["of_character"] = logs.nats / len(answer.strip())
     logs["lost"] = logs.nats[0] - logs.nats
     lost = {(condition, passage): float(value) for condition, passage, value in logs[_KEYED].to_numpy()}
     effects = [_effect(chunk, lost, swaps or {}, shares or {}, least=least) for chunk in injection.passages]
@@ -152,11 +153,16 @@ def check_writes(loaded: LoadedModel) -> None:
         raise RetrievalError(f'{loaded.name} is loaded without its language-model head: load_model(..., head="lm")')
 
 
-def answer_ids(loaded: LoadedModel, answer: str) -> tuple[int, ...]:
-    """Give an answer's tokens, cut apart from any prompt, so that every prompt goes before the same ones."""
-    if not answer.strip():
+def answer_ids(loaded: LoadedModel, answer: str, *, after: MappedPrompt) -> tuple[int, ...]:
+    """Give an answer's tokens as a model would write them after a prompt, of which none holds a part.
+
+    After a Latin colon, as `Answer:` has, a space comes first, which is a part of its first word's token.
+    """
+    text, last = answer.strip(), after.tokens.text[-1:]
+    if not text:
         raise RetrievalError(f"the right answer {answer!r} is empty; allowed is a text")
-    return tokenize(loaded.tokenizer, answer, add_special_tokens=False).ids
+    space = " " if last == ":" and text.isascii() else ""
+    return Speller(loaded.tokenizer).spelled(space + text, before=last).ids
 
 
 def answer_log_probability(
