@@ -33,6 +33,7 @@ _CHINESE = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _CHINESE_RUN = re.compile(f"[{_CHINESE}]+")
 _LETTERED = re.compile(r"[^\W\d_]")
 _OTHER_WORD = re.compile(rf"(?:(?![{_CHINESE}])\w)+(?:[-'’](?:(?![{_CHINESE}])\w)+)*")
+_PIECE = re.compile(rf"(?P<chinese>[{_CHINESE}]+)|\d+(?:\.\d+)+|(?:(?![{_CHINESE}])[^\W_])+|.", re.DOTALL)
 _END_OF_SENTENCE = re.compile(r"[。！？!?\n]+[”’」』）)\"']*|\.(?=\s|$)")
 
 
@@ -70,8 +71,32 @@ class Segmenter:
             return self._by_dictionary(text)
         return list(self._by_letters(text))
 
+    def every_word(self, text: str) -> list[str]:
+        """All words and numbers from left to right, those of closed classes too, signs alone left out: for a search.
+
+        By rjieba without its guesses at unknown words, which depend on what stands beside them: such a word gives its
+        characters, the same ones in every text. Bigrams overlap and leave particles out, as in `words`.
+        """
+        if self._jieba is None:
+            return [word.text for word in self._by_letters(text)]
+        found = self._with_terms(text, ((piece, "") for piece in self._pieces(text)))
+        return [word.text for word, tag in found if tag is None or any(map(str.isalnum, word.text))]
+
+    def _pieces(self, text: str) -> Iterator[str]:
+        """The whole text: Chinese as rjieba cuts it, numbers and words of letters whole, signs one by one."""
+        for match in _PIECE.finditer(text):
+            if match["chinese"]:  # of letters beyond A to Z rjieba would make single ones
+                yield from self._jieba.cut(match.group(), False)
+            else:
+                yield match.group()
+
     def _by_dictionary(self, text: str) -> list[Word]:
-        pieces = list(_placed(text, self._jieba.tag(text)))
+        found = self._with_terms(text, self._jieba.tag(text))
+        return [word for word, tag in found if tag is None or _says_something(word.text, tag)]
+
+    def _with_terms(self, text: str, tagged: Iterable[tuple[str, str]]) -> Iterator[tuple[Word, str | None]]:
+        """Words with their tags, a term put together from its pieces, without a tag."""
+        pieces = list(_placed(text, tagged))
         starts = {word.start for word, _ in pieces}
         ends = {word.end for word, _ in pieces}
         # rjieba cuts at signs, so that α-酮戊二酸 never arrives whole; a term inside a longer word stays inside.
@@ -81,16 +106,13 @@ class Segmenter:
             for span in spans
             if span.start in starts and span.end in ends
         }
-        found: list[Word] = []
         done = 0
         for word, tag in pieces:
             if word.start < done:
                 continue
             kept = whole.get(word.start, word)
             done = kept.end
-            if word.start in whole or _says_something(kept.text, tag):
-                found.append(kept)
-        return found
+            yield kept, None if word.start in whole else tag
 
     def _by_letters(self, text: str) -> Iterator[Word]:
         done = 0

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from probe import adapters, embedded
 from probe.advice import collected_advice, without_bars
@@ -29,7 +29,7 @@ from probe.sources import Access, Source, display_name, find_source, has_tokeniz
 if TYPE_CHECKING:
     import torch
 
-Head = Literal["none", "lm"]
+Head = Literal["none", "lm", "classes"]
 DTYPES = ("float32", "bfloat16", "float16")
 _Read = tuple[Any, tuple[str, ...], tuple[str, ...]]  # model, notes, names of weights that the files lack
 UNTRAINED = "newly initialised, not trained: "  # how a note on weights that the files lack begins
@@ -134,17 +134,17 @@ def load_model(
     A live model may stand inside DDP or torch.compile: what is loaded is the model inside, uncompiled.
 
     device: "auto" (CUDA, else MPS, else CPU), "cpu", "cuda", "cuda:1", "mps". dtype: "auto" (float32 on the CPU, the
-    checkpoint's own on accelerators) or one of DTYPES. head "lm" loads the language-model head as well. Weights are
-    read as safetensors or GGUF only; a repository's own Python code runs only with trust_remote_code. Raises
-    ModelError, one line.
+    checkpoint's own on accelerators) or one of DTYPES. head "lm" loads the language-model head as well, "classes" the
+    one over the classes of a text or a pair of texts, as cross-encoders have. Weights are read as safetensors or GGUF
+    only; a repository's own Python code runs only with trust_remote_code. Raises ModelError, one line.
     """
     if not isinstance(source, str | Path):
         if (device, dtype, revision) != ("auto", "auto", None):
             raise ModelError("a live model stays as it is: move or cast it before, without device, dtype, revision")
         source = inside_wrappers(source)
         return model_from_parts(source, tokenizer, name=_live_name(source))
-    if head not in ("none", "lm"):
-        raise ModelError(f"head {head!r} is unknown; allowed are none, lm")
+    if head not in get_args(Head):
+        raise ModelError(f"head {head!r} is unknown; allowed are {', '.join(get_args(Head))}")
     where = _device(device)
     settings = _Settings(device=where, dtype=_dtype(dtype, where), head=head, code=trust_remote_code)
     access = Access(revision=revision, code=trust_remote_code, progress=progress)
@@ -290,13 +290,14 @@ def _load(source: Source, settings: _Settings) -> _Read:
     arguments = settings.loading(source)
     arguments = {key: value for key, value in arguments.items() if key not in ("use_safetensors", "dtype")}
     config = AutoConfig.from_pretrained(source.folder, **arguments)
+    if source.gguf and settings.head == "classes":
+        raise ModelError(f"{source.name}: a GGUF file has no head over classes; allowed are safetensors")
     if source.adapter is None and source.gguf:
         # transformers knows a GGUF file's tensors by their names in the whole model only
         model, notes, untrained = _load_class(source, settings, head_class(config, source.name), config)
         return (model, notes, untrained) if settings.head == "lm" else (backbone_of(model), notes, ())
     if source.adapter is None:
-        kind = head_class(config, source.name) if settings.head == "lm" else "AutoModel"
-        return _load_class(source, settings, kind, config)
+        return _load_class(source, settings, auto_class(config, source.name, head=settings.head), config)
     labels = adapters.label_count(source.adapter)
     if labels is not None:
         config.num_labels = labels
@@ -333,15 +334,15 @@ def _load_class(source: Source, settings: _Settings, kind: str, config: Any) -> 
         model, info = getattr(transformers, kind).from_pretrained(
             source.folder, config=config, output_loading_info=True, **settings.loading(source)
         )
-    notes = _judge_loading(model, info, source)
+    notes = _judge_loading(model, info, source, head=settings.head)
     there = dict(model.named_parameters())  # a pooler was taken off
     return model, notes, tuple(name for name in sorted(info["missing_keys"]) if name in there)
 
 
-def _judge_loading(model: Any, info: Mapping[str, Any], source: Source) -> tuple[str, ...]:
+def _judge_loading(model: Any, info: Mapping[str, Any], source: Source, *, head: Head) -> tuple[str, ...]:
     """Notes on weights that were newly initialised or left over; ModelError if the backbone lacks any."""
     missing = sorted(info["missing_keys"])
-    if missing and all("pooler." in key for key in missing):
+    if missing and head != "classes" and all("pooler." in key for key in missing):
         return _without_pooler(model, missing)
     backbone = backbone_of(model)
     inside = {id(tensor) for tensor in backbone.state_dict(keep_vars=True).values()}
@@ -374,6 +375,13 @@ def _without_pooler(model: Any, missing: list[str]) -> tuple[str, ...]:
         backbone.pooler = None
         return ()
     return (f"{UNTRAINED}the pooler ({len(missing)} weights); it is not used here",)
+
+
+def auto_class(config: Any, name: str, *, head: Head) -> str:
+    """The Auto class that has this head."""
+    if head == "lm":
+        return head_class(config, name)
+    return "AutoModelForSequenceClassification" if head == "classes" else "AutoModel"
 
 
 def head_class(config: Any, name: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from probe.advice import collected_advice
 from probe.anatomy import Kind, backbone_of, check_attention, check_tokenizer, kind_of, max_positions_of
 from probe.buildonce import Progress
-from probe.models import Head, check_code, head_class, load_tokenizer, one_line
+from probe.models import Head, auto_class, check_code, load_tokenizer, one_line
 from probe.sources import Access, Source, find_source
 
 
@@ -73,6 +73,6 @@ def _shell(source: Source, *, head: Head, code: bool) -> Any:
     config = transformers.AutoConfig.from_pretrained(
         source.folder, local_files_only=True, trust_remote_code=code, **files
     )
-    kind = head_class(config, source.name) if head == "lm" else "AutoModel"
+    kind = auto_class(config, source.name, head=head)
     with torch.device("meta"):
         return getattr(transformers, kind).from_config(config, trust_remote_code=code).eval()

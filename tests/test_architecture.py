@@ -61,8 +61,8 @@ TEACHING_ORDER = (
 RAG_ORDER = (
     *("documents", "decoding", "markup", "pdfpages", "worddocuments", "apart", "rows", "folders", "readers"),
     *("sentences", "chunks", "duplicates", "hits"),
-    "threshold",
-    *("markers", "forms", "inject"),
+    *("searchwords", "lexical", "fusion", "rerank", "retrieve", "irmeasures", "beir"),
+    *("threshold", "markers", "forms", "inject"),
     *("causes", "answers", "ask"),
 )
 ORDERS = {"probe": ORDER, "finetune": TEACHING_ORDER}
@@ -77,6 +77,7 @@ HOMES = {
     "pypdf": ("finetune/rag/pdfpages.py",),
     "lxml": ("finetune/rag/markup.py",),
     "docx": ("finetune/rag/worddocuments.py",),
+    "bm25s": ("finetune/rag/lexical.py",),
     "typer": (
         *("probe/__main__.py", "probe/options.py", "probe/launch.py", "probe/commands/"),
         *("finetune/__main__.py", "finetune/commands/"),

@@ -71,7 +71,7 @@ def test_the_dtype_is_the_one_asked_for_and_float32_by_itself_on_the_cpu(tmp_pat
         ({"device": "xla"}, r"device 'xla' is unknown"),
         ({"device": "cuda:99"}, r"device 'cuda:99': (torch .* finds no CUDA here; use auto or cpu|there are)"),
         ({"dtype": "int8"}, r"dtype 'int8' is unknown; allowed are auto, float32, bfloat16, float16"),
-        ({"head": "cls"}, r"head 'cls' is unknown; allowed are none, lm"),
+        ({"head": "cls"}, r"head 'cls' is unknown; allowed are none, lm, classes"),
     ],
 )
 def test_unknown_settings_are_refused_with_those_allowed(tmp_path, settings, message):
@@ -222,6 +222,29 @@ def test_a_gguf_file_gives_the_states_of_the_model_it_was_made_from(tmp_path):
         assert torch.allclose(states(loaded), expected, atol=1e-5)
         assert loaded.name == "tiny.gguf" and any("GGUF" in note for note in loaded.notes)
     assert load_model(tmp_path).tokenizer("苹果")["input_ids"]
+
+
+def test_a_head_over_classes_is_loaded_with_its_pooler_and_what_it_lacks_is_told(tmp_path):
+    config = tiny_bert(tmp_path)[0].config
+    config.num_labels = 1
+    torch.manual_seed(0)
+    whole = transformers.BertForSequenceClassification(config).eval()
+    whole.save_pretrained(tmp_path / "bert")
+    loaded = load_model(tmp_path / "bert", head="classes")
+    ids = torch.tensor([[2, 60, 61, 3]])
+    assert torch.equal(loaded.model(ids).logits, whole(ids).logits) and loaded.untrained == ()
+    tensors = load_file(tmp_path / "bert" / "model.safetensors")
+    for lost in ("classifier.", "pooler."):
+        kept = {name: one for name, one in tensors.items() if lost not in name}
+        save_file(kept, tmp_path / "bert" / "model.safetensors", metadata={"format": "pt"})
+        untrained = load_model(tmp_path / "bert", head="classes").untrained
+        assert len(untrained) == 2 and all(lost in name for name in untrained)
+
+
+def test_a_gguf_file_has_no_head_over_classes(tmp_path):
+    write_gguf(tmp_path / "tiny.gguf", *tiny_llama(head_dim=8))
+    with pytest.raises(ModelError, match=r"tiny\.gguf: a GGUF file has no head over classes"):
+        load_model(tmp_path / "tiny.gguf", head="classes")
 
 
 def test_loading_a_model_and_an_adapter_prints_nothing(tmp_path):

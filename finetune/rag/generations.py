@@ -1,0 +1,228 @@
+"""An index's folder: finished generations beside each other, and a file that names the one that answers.
+
+    FOLDER/generations/0007-89ab…/   all of one generation; the name ends in its manifest's hash
+    FOLDER/CURRENT                   that name, renamed into place
+    FOLDER/lock                      held by the one process that writes
+    FOLDER/embedded/                 vectors of a build under way
+
+A generation is written under a name that no reader takes, and none is changed afterwards: killed at any moment, the
+folder still names a whole one. The last two are kept; an older one goes unless a reader holds it, which a shared lock
+(flock) on its manifest tells. Where the system or the disk has no such locks, the last two are all that is kept.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, NamedTuple
+
+import pyarrow as pa
+from filelock import FileLock, Timeout
+
+from finetune.errors import RetrievalError
+
+GENERATIONS, CURRENT, LOCK, EMBEDDED = "generations", "CURRENT", "lock", "embedded"
+MANIFEST = "manifest.json"
+KEPT = 2
+_NAME = re.compile(r"(\d{4,})-([0-9a-f]{16})")
+_BUILDING, _REMOVED = ".building", ".removed"
+_TRIES = 5
+
+
+class Held(NamedTuple):
+    """A generation that stays until it is let go of, and its manifest as it was written."""
+
+    folder: Path
+    manifest: bytes
+    handle: IO[bytes]
+
+    def close(self) -> None:
+        """Let go of it."""
+        self.handle.close()
+
+
+@contextmanager
+def index_told(folder: Path) -> Iterator[None]:
+    """What goes wrong with the disk within the block, in one line."""
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:
+        reason = " ".join((getattr(error, "strerror", None) or str(error)).split())
+        raise RetrievalError(f"{folder}: the index cannot be written ({reason}); the one before stays") from error
+
+
+@contextmanager
+def one_writer(folder: Path) -> Iterator[None]:
+    """Make the folder, and be the only one that writes in it; RetrievalError where another does, or it is not ours."""
+    with index_told(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        _check_ours(folder)
+        lock = FileLock(folder / LOCK, timeout=0)
+        try:
+            lock.acquire()
+        except Timeout as error:
+            said = "another process is writing this index; wait until it is done"
+            raise RetrievalError(f"{folder}: {said}") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _check_ours(folder: Path) -> None:
+    others = {name for name in os.listdir(folder) if not name.startswith(".")} - {
+        GENERATIONS, CURRENT, LOCK, EMBEDDED,
+    }  # fmt: skip
+    if others:
+        allowed = "allowed are an index's folder, an empty one or none"
+        raise RetrievalError(f"{folder}: holds {min(others)!r}, which is of no index; {allowed}")
+
+
+def current_name(folder: Path) -> str | None:
+    """The name of the generation that answers, None where none was finished; RetrievalError for a damaged file."""
+    try:
+        named = (folder / CURRENT).read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise RetrievalError(f"{folder}: {CURRENT} cannot be read ({error.strerror})") from error
+    name = named.decode("ascii", "replace").strip()
+    if not _NAME.fullmatch(name):
+        raise RetrievalError(f"{folder}: {CURRENT} is damaged; index again with --rebuild")
+    return name
+
+
+def hold_current(folder: Path) -> Held:
+    """Open the generation that answers, so that no rebuild removes it; RetrievalError where there is none."""
+    for _ in range(_TRIES):  # one that goes between its name is read and it is held has two others behind it
+        name = current_name(folder)
+        if name is None:
+            raise RetrievalError(f"{folder}: holds no index; make one with `finetune index`")
+        try:
+            handle = (folder / GENERATIONS / name / MANIFEST).open("rb")
+        except OSError as error:
+            if current_name(folder) != name:
+                continue
+            said = f"{GENERATIONS}/{name}/{MANIFEST} is missing or cannot be read ({error.strerror})"
+            raise RetrievalError(f"{folder}: {said}; index again with --rebuild") from error
+        if _locked(handle, alone=False):
+            return _held(folder, name, handle)
+        handle.close()
+    raise RetrievalError(f"{folder}: the index is replaced again and again; try later")
+
+
+def _held(folder: Path, name: str, handle: IO[bytes]) -> Held:
+    manifest = handle.read()
+    if name_of(int(name.partition("-")[0]), manifest) != name:
+        handle.close()
+        said = f"{GENERATIONS}/{name}/{MANIFEST} is damaged"
+        raise RetrievalError(f"{folder}: {said}; index again with --rebuild")
+    return Held(folder / GENERATIONS / name, manifest, handle)
+
+
+def _locked(handle: IO[bytes], *, alone: bool) -> bool:
+    """Lock a manifest among readers, or alone; True as well where there are no such locks."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return True
+    try:
+        fcntl.flock(handle, (fcntl.LOCK_EX if alone else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a network disk without locks
+        return True
+    return True
+
+
+def name_of(number: int, manifest: bytes) -> str:
+    """What a generation is called."""
+    return f"{number:04d}-{hashlib.sha256(manifest).hexdigest()[:16]}"
+
+
+def next_number(folder: Path) -> int:
+    """The number of the generation that comes next; a name never comes back, damaged as the folder may be."""
+    return max(map(_number, _names(folder)), default=0) + 1
+
+
+def _names(folder: Path) -> list[str]:
+    place = folder / GENERATIONS
+    names = [path.name for path in place.iterdir() if _NAME.fullmatch(path.name)] if place.is_dir() else []
+    return sorted(names, key=_number)
+
+
+@contextmanager
+def draft_of(folder: Path) -> Iterator[Path]:
+    """An empty folder to write a generation in, gone at the end unless it was published."""
+    place = folder / GENERATIONS / _BUILDING
+    shutil.rmtree(place, ignore_errors=True)  # of a process that was killed: the lock is ours
+    place.mkdir(parents=True)
+    try:
+        yield place
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def publish(folder: Path, draft: Path, number: int, manifest: bytes) -> str:
+    """Give a written draft its manifest, its name and the readers; everything is on the disk before they see it."""
+    name = name_of(number, manifest)
+    (draft / MANIFEST).write_bytes(manifest)
+    for path in sorted(draft.rglob("*")):
+        _synced(path)
+    _synced(draft)
+    place = folder / GENERATIONS / name
+    shutil.rmtree(place, ignore_errors=True)  # one that was killed before it was current
+    draft.rename(place)
+    _synced(folder / GENERATIONS)
+    waiting = folder / f".{CURRENT}"
+    waiting.write_text(f"{name}\n", encoding="ascii")
+    _synced(waiting)
+    waiting.replace(folder / CURRENT)
+    _synced(folder)
+    return name
+
+
+def _synced(path: Path) -> None:
+    if os.name == "nt" and path.is_dir():  # Windows opens no folders
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def prune(folder: Path, forget: Callable[[Path], None]) -> None:
+    """Remove what nobody needs: all but the last two generations and those that a reader holds.
+
+    So goes one that was killed before it was current. `forget` is called with each before it goes; what cannot be
+    removed stays for the next time.
+    """
+    current = _number(current_name(folder) or "")
+    names = _names(folder)
+    older = [name for name in names if _number(name) < current]
+    unfinished = [name for name in names if _number(name) > current]
+    for name in [*older[: max(len(older) - (KEPT - 1), 0)], *unfinished]:
+        _remove(folder / GENERATIONS / name, forget)
+    for path in (folder / GENERATIONS).glob(f".*{_REMOVED}"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _number(name: str) -> int:
+    return int(name.partition("-")[0] or 0)
+
+
+def _remove(place: Path, forget: Callable[[Path], None]) -> None:
+    try:
+        with (place / MANIFEST).open("rb") as handle:
+            if not _locked(handle, alone=True):
+                return
+            forget(place)
+            place.rename(place.with_name(f".{place.name}{_REMOVED}"))
+    except FileNotFoundError:  # half removed before
+        shutil.rmtree(place, ignore_errors=True)
+    except (OSError, RetrievalError):
+        return
