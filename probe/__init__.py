@@ -35,13 +35,14 @@ if TYPE_CHECKING:
     from probe.observing import StudySettings
     from probe.options import OnceEach
     from probe.outlines import Outline, model_outline
-    from probe.prompts import MappedPrompt, PromptPart
+    from probe.prompts import MappedPrompt, PromptPart, load_prompts, save_prompts
     from probe.report import Picture, Section, Table, render_report
     from probe.routes import Route, batch_for, route_of
     from probe.rowrequest import RowRequest
     from probe.rowtap import attached, tap
     from probe.runs import RunFolder, open_run
     from probe.selfcheck import CheckItem, CheckReport, check_model
+    from probe.shares import PartShares, part_shares
     from probe.spans import Span, TokenMap, labels_of, merge_rows, tokenize, tokens_of, words_of
     from probe.stats import bootstrap
     from probe.study import run_report
@@ -62,22 +63,21 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "FOCUS", "WEIGHTINGS", "AttentionStep", "Capture", "CaptureOptions", "Case", "CaseSet", "CheckItem",
-    "CheckReport", "CijingError", "CutEffects", "EdgeEdit", "GenerationRows", "HeadEdit", "KnownModel", "Layer",
-    "LoadedModel", "MappedPrompt", "Measure", "OnceEach", "Outline", "Picture", "Prepared", "PromptPart", "Route",
-    "RowRequest", "RunFolder", "Section", "Span", "Step", "StudySettings", "Table", "TokenMap", "Walk",
-    "as_program", "attached", "attention_step", "attention_table", "batch_for", "benjamini_hochberg",
-    "bertviz_arguments", "best_single_map", "bootstrap", "capture_cases", "case_of", "check_model",
-    "context_embedding", "contrasts_of", "cosines_by_sense", "cut_effects", "default_readout", "differences",
-    "entropy_share", "exit_code", "flip_tests", "focus", "generate_rows", "head_map", "head_steps",
-    "hooked_tensors", "known_models", "labels_of", "layer_curve", "load_capture", "load_cases", "load_model",
-    "merge_rows", "merged_row", "model_from_parts", "model_outline", "most_frequent_sense", "open_console",
-    "open_run", "page_of_walk", "png_bytes", "position_rows", "prepare", "read_state", "render_report",
-    "replay_rows", "route_of", "run_comparison", "run_report", "save_capture", "save_png", "save_tensors", "say",
-    "sense_accuracy", "sentence_map", "shipped_sets", "show_progress", "silhouette", "sinusoidal_rows",
-    "slot_pairs", "softmax_growth", "tap", "text_table", "tokenize", "tokenizer_hash", "tokens_of",
-    "two_characters_rule", "visible",
-    "walk_sections", "walk_through", "weighted_lengths", "weighted_rows", "words_of", "worked_example",
+    "FOCUS", "WEIGHTINGS", "AttentionStep", "Capture", "CaptureOptions", "Case", "CaseSet", "CheckItem", "CheckReport",
+    "CijingError", "CutEffects", "EdgeEdit", "GenerationRows", "HeadEdit", "KnownModel", "Layer", "LoadedModel",
+    "MappedPrompt", "Measure", "OnceEach", "Outline", "PartShares", "Picture", "Prepared", "PromptPart", "Route",
+    "RowRequest", "RunFolder", "Section", "Span", "Step", "StudySettings", "Table", "TokenMap", "Walk", "as_program",
+    "attached", "attention_step", "attention_table", "batch_for", "benjamini_hochberg", "bertviz_arguments",
+    "best_single_map", "bootstrap", "capture_cases", "case_of", "check_model", "context_embedding", "contrasts_of",
+    "cosines_by_sense", "cut_effects", "default_readout", "differences", "entropy_share", "exit_code", "flip_tests",
+    "focus", "generate_rows", "head_map", "head_steps", "hooked_tensors", "known_models", "labels_of", "layer_curve",
+    "load_capture", "load_cases", "load_model", "load_prompts", "merge_rows", "merged_row", "model_from_parts",
+    "model_outline", "most_frequent_sense", "open_console", "open_run", "page_of_walk", "part_shares", "png_bytes",
+    "position_rows", "prepare", "read_state", "render_report", "replay_rows", "route_of", "run_comparison",
+    "run_report", "save_capture", "save_png", "save_prompts", "save_tensors", "say", "sense_accuracy", "sentence_map",
+    "shipped_sets", "show_progress", "silhouette", "sinusoidal_rows", "slot_pairs", "softmax_growth", "tap",
+    "text_table", "tokenize", "tokenizer_hash", "tokens_of", "two_characters_rule", "visible", "walk_sections",
+    "walk_through", "weighted_lengths", "weighted_rows", "words_of", "worked_example",
 ]  # fmt: skip
 
 # Names and not imports, or `python -m probe --help` would wait for torch.
@@ -120,13 +120,14 @@ _NAMES_OF = {
     "observing": ("StudySettings",),
     "options": ("OnceEach",),
     "outlines": ("Outline", "model_outline"),
-    "prompts": ("MappedPrompt", "PromptPart"),
+    "prompts": ("MappedPrompt", "PromptPart", "load_prompts", "save_prompts"),
     "report": ("Picture", "Section", "Table", "render_report"),
     "routes": ("Route", "batch_for", "route_of"),
     "rowrequest": ("RowRequest",),
     "rowtap": ("attached", "tap"),
     "runs": ("RunFolder", "open_run"),
     "selfcheck": ("CheckItem", "CheckReport", "check_model"),
+    "shares": ("PartShares", "part_shares"),
     "spans": ("Span", "TokenMap", "labels_of", "merge_rows", "tokenize", "tokens_of", "words_of"),
     "stats": ("bootstrap",),
     "study": ("run_report",),

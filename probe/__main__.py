@@ -6,6 +6,7 @@ import typer
 
 from probe.commands.article import claims
 from probe.commands.checks import check, models
+from probe.commands.prompting import prompt
 from probe.commands.sets import compare, diff, report
 from probe.commands.words import attend, walk
 from probe.launch import as_program, exit_code
@@ -19,7 +20,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Look at how a pretrained language model reads an ambiguous word.",
 )
-for command in (report, compare, diff, attend, walk, check, claims, models):
+for command in (report, compare, diff, attend, walk, prompt, check, claims, models):
     app.command(cls=OnceEach)(command)
 
 

@@ -37,6 +37,7 @@ class Ledger:
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)  # what is no mistake, but may not be what was meant
     about_cues: str = ""  # how this kind of file tells several cues apart, where that can go wrong
+    holds: str = "cases"  # what the file is to hold
 
     def add(self, line: int | None, problem: str) -> None:
         """Note a problem; a line of None means the whole file."""
@@ -99,7 +100,7 @@ def _read_text(path: Traversable, ledger: Ledger) -> str:
         line = text.count("\n", 0, nul) + 1
         raise ledger.stop(line, "has a NUL character; allowed is text in UTF-8")
     if not text.removeprefix("\ufeff").strip():
-        raise ledger.stop(None, "is empty; allowed is a file with one or more cases")
+        raise ledger.stop(None, f"is empty; allowed is a file with one or more {ledger.holds}")
     return text.removeprefix("\ufeff")
 
 

@@ -13,6 +13,10 @@ class CasesError(CijingError):
     """A cases file, or a case in it, is not usable."""
 
 
+class PromptError(CijingError):
+    """A file of prompts, or a prompt in it, is not usable."""
+
+
 class SpanError(CijingError):
     """A span of characters cannot be mapped to tokens."""
 

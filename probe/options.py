@@ -56,6 +56,13 @@ def picture_file(text: str) -> Path:
     return Path(text)
 
 
+def table_file(text: str) -> Path:
+    """Read the name of a table; anything else would be overwritten unsaid."""
+    if Path(text).suffix.lower() != ".csv" or "\0" in text:
+        raise typer.BadParameter(f"{text!r}: allowed is a file ending in .csv")
+    return Path(text)
+
+
 def page_file(text: str) -> Path:
     """Read the name of a page: under another ending no browser would open it."""
     if Path(text).suffix.lower() != ".html" or "\0" in text:

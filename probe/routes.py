@@ -135,8 +135,10 @@ def _telling(loaded: LoadedModel, route: Route, on_layer: Callable[[Layer], None
             hook.remove()
 
 
-def batch_for(loaded: LoadedModel, ids: Sequence[Sequence[int]]) -> dict[str, Tensor]:
-    """A batch padded on the right: input_ids and attention_mask [text, token].
+def batch_for(
+    loaded: LoadedModel, ids: Sequence[Sequence[int]], *, token_types: Sequence[Sequence[int]] | None = None
+) -> dict[str, Tensor]:
+    """A batch padded on the right: input_ids and attention_mask [text, token], and token_type_ids where given.
 
     An encoder-decoder gets the same text on both sides, so that one position means one word in every stack.
     """
@@ -146,6 +148,9 @@ def batch_for(loaded: LoadedModel, ids: Sequence[Sequence[int]]) -> dict[str, Te
     tokens = torch.tensor([[*item, *[pad] * (width - len(item))] for item in ids], device=loaded.device)
     mask = torch.tensor([[1] * len(item) + [0] * (width - len(item)) for item in ids], device=loaded.device)
     batch = {"input_ids": tokens, "attention_mask": mask}
+    if token_types is not None:
+        padded = [[*item, *[0] * (width - len(item))] for item in token_types]
+        batch["token_type_ids"] = torch.tensor(padded, device=loaded.device)
     if loaded.kind == "encoder-decoder":
         batch |= {"decoder_input_ids": tokens, "decoder_attention_mask": mask}
     return batch

@@ -124,6 +124,32 @@ def tokens_of(span: Span, tokens: TokenMap) -> NDArray[np.int64]:
     return found.astype(np.int64)
 
 
+def spells(tokenizer: Any, tokens: TokenMap) -> bool:
+    """Tell whether a tokenizer's own names of a map's ids spell its text, each token the letters it carries there.
+
+    Another tokenizer's ids do not, but for one whose vocabulary has the same pieces at these ids.
+    """
+    special, ids = tokens.special, np.array(tokens.ids, dtype=np.int64)
+    try:
+        names = _pieces(tokenizer, tokens.ids)
+    except (IndexError, OverflowError, ValueError, TypeError):  # slow tokenizers look into lists
+        return False
+    if any(hidden and name != label for hidden, name, label in zip(special, names, tokens.labels, strict=True)):
+        return False
+    if (tokens.unknown != (~special & (ids == unknown_id(tokenizer)))).any():
+        return False
+    inner = ~special | (tokens.offsets[:, 0] < tokens.offsets[:, 1])  # what stands in the text as characters
+    kept, given = [tokens.ids[place] for place in np.flatnonzero(inner)], tokens.offsets[inner]
+    try:
+        found, _ = _align_text(tokenizer, tokens.text, kept, given=given, unknown=tokens.unknown[inner])
+    except SpanError:
+        return False
+    rank = alignment.fold(tokens.text).rank
+    # Where a space or a ▁ stands is a matter of taste: two right answers may differ in it.
+    faint = (rank[given][:, 0] == rank[given][:, 1]) & (rank[found][:, 0] == rank[found][:, 1])
+    return bool((faint[:, None] | (rank[given] == rank[found])).all())
+
+
 def words_of(tokens: TokenMap) -> tuple[NDArray[np.int64], ...]:
     """Give all tokens in groups, where tokens that share a character stand together and all others alone.
 

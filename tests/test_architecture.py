@@ -28,8 +28,7 @@ ORDER = (
         "outlines",
     ),
     *("rows", "edits", "projection", "wrappers", "labels", "rowrequest", "switching", "rowtap", "routes"),
-    "prompts",
-    *("fitting", "captures", "capture", "export", "evidence", "selfcheck"),
+    *("fitting", "captures", "capture", "prompts", "export", "evidence", "selfcheck"),
     *("measures", "stats", "flips", "contrasts", "experiments", "findings", "strongest"),
     *("worked", "wordsenses", "cutsenses", "polysemy", "claims", "claims_messages", "walk_messages", "messages"),
     *("colours", "figures", "report", "runs"),
@@ -40,7 +39,7 @@ ORDER = (
     "walking",
     *("comparison", "comparison_pieces", "comparison_senses", "comparison_states"),
     *("comparison_words", "comparison_senses_story", "comparison_story", "comparison_study", "changes"),
-    *("chat", "transcripts", "stitching", "answering", "generation"),
+    *("chat", "transcripts", "stitching", "answering", "generation", "shares"),
     *("glance", "terminal", "options", "launch", "commands", "__main__"),
 )
 # The same in finetune/.

@@ -23,7 +23,7 @@ from probe.models import DTYPES
 from probe.runs import open_run
 
 ROOT = Path(__file__).resolve().parents[1]
-COMMANDS = ("report", "compare", "diff", "attend", "walk", "check", "claims", "models")
+COMMANDS = ("report", "compare", "diff", "attend", "walk", "prompt", "check", "claims", "models")
 MARKED = "- marked: 我{喜欢}[苹果]\n- marked: 他{讨厌}[菠菜]\n- marked: 牛顿被[苹果]{砸中}\n"
 
 
