@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from probe.options import OnceEach
     from probe.outlines import Outline, model_outline
     from probe.prompts import MappedPrompt, PromptPart, load_prompts, save_prompts
-    from probe.prompts import MappedPrompt, PromptPart
     from probe.report import Picture, Section, Table, render_report
     from probe.routes import Route, batch_for, route_of
     from probe.rowrequest import RowRequest
@@ -123,7 +122,6 @@ _NAMES_OF = {
     "options": ("OnceEach",),
     "outlines": ("Outline", "model_outline"),
     "prompts": ("MappedPrompt", "PromptPart", "load_prompts", "save_prompts"),
-    "prompts": ("MappedPrompt", "PromptPart"),
     "report": ("Picture", "Section", "Table", "render_report"),
     "routes": ("Route", "batch_for", "route_of"),
     "rowrequest": ("RowRequest",),

@@ -24,23 +24,30 @@ ModeName = Annotated[
 HowMany = Annotated[int, typer.Option("--k", "-k", min=1, max=1000, help="So many passages.")]
 Weight = Annotated[float, typer.Option(min=0, max=1, help="Of the dense ranks in the hybrid; the rest is BM25's.")]
 RerankerName = Annotated[
-    str | None, typer.Option("--reranker", metavar="MODEL", help="A cross-encoder (folder or hub id) for the last word.")
+    str | None,
+    typer.Option("--reranker", metavar="MODEL", help="A cross-encoder (folder or hub id) for the last word."),
 ]
 
 
 def index(
     sources: Annotated[
-        list[str], typer.Argument(metavar="DOCS...", help="Folders, files (txt, md, html, pdf, docx, jsonl, csv), hub ids.")
+        list[str],
+        typer.Argument(metavar="DOCS...", help="Folders, files (txt, md, html, pdf, docx, jsonl, csv), hub ids."),
     ],
-    folder: Annotated[Path, typer.Option("--index", metavar="FOLDER", help="Where the index is or will be.")] = INDEX_FOLDER,
-    encoder: Annotated[
-        str, typer.Option(metavar="MODEL", help="Whose vectors; none for words alone.")
-    ] = ENCODER,
+    folder: Annotated[
+        Path, typer.Option("--index", metavar="FOLDER", help="Where the index is or will be.")
+    ] = INDEX_FOLDER,
+    encoder: Annotated[str, typer.Option(metavar="MODEL", help="Whose vectors; none for words alone.")] = ENCODER,
     tokenizer: Annotated[
-        str, typer.Option("--tokenizer", metavar="MODEL", help="Of the model that will read: chunks are so many of its tokens.")
+        str,
+        typer.Option(
+            "--tokenizer", metavar="MODEL", help="Of the model that will read: chunks are so many of its tokens."
+        ),
     ] = TOKENIZER,
     size: Annotated[int, typer.Option(min=16, max=100_000, help="Tokens of a chunk, at most.")] = 256,
-    overlap: Annotated[int, typer.Option(min=0, max=100, help="Sentences of the chunk before that a chunk repeats.")] = 0,
+    overlap: Annotated[
+        int, typer.Option(min=0, max=100, help="Sentences of the chunk before that a chunk repeats.")
+    ] = 0,
     terms: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Words of the domain that are not to be cut apart.")
     ] = None,
@@ -50,7 +57,9 @@ def index(
     title_column: Annotated[str, typer.Option(help="The same, of titles.")] = "title",
     id_column: Annotated[str | None, typer.Option(help="The same, of ids. [default: the line]")] = None,
     split: Annotated[str, typer.Option(help="Of a dataset.")] = "train",
-    keep_duplicates: Annotated[bool, typer.Option("--keep-duplicates", help="Index a text as often as it comes.")] = False,
+    keep_duplicates: Annotated[
+        bool, typer.Option("--keep-duplicates", help="Index a text as often as it comes.")
+    ] = False,
     rebuild: Annotated[bool, typer.Option("--rebuild", help="Make all anew, whatever the folder holds.")] = False,
     device: Device = "auto",
 ) -> None:

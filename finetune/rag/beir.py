@@ -29,6 +29,7 @@ class BeirSet:
     queries: Mapping[str, str]
     qrels: Mapping[str, Mapping[str, int]]  # query -> document -> grade
     about: Mapping[str, Mapping[str, Any]]  # query -> what else its line has, such as answers
+    documents: Mapping[str, Mapping[str, Any]]  # document -> the same, such as its topic
 
     @property
     def unjudged(self) -> list[str]:
@@ -54,15 +55,19 @@ def load_beir(
     asked = _queries(Path(queries) if queries is not None else _found(base, "queries", ".jsonl"))
     judged = Path(qrels) if qrels is not None else _found(base, "qrels", ".tsv")
     return BeirSet(
-        corpus=passages,
+        corpus={name: passage for name, (passage, _) in passages.items()},
         queries={name: text for name, (text, _) in asked.items()},
         qrels=_judgments(judged, queries=asked, corpus=passages),
         about={name: others for name, (_, others) in asked.items()},
+        documents={name: others for name, (_, others) in passages.items()},
     )
 
 
-def _corpus(file: Path) -> dict[str, Passage]:
-    return {name: Passage(_text(row, "title", at), _text(row, "text", at)) for name, row, at in _named(file)}
+def _corpus(file: Path) -> dict[str, tuple[Passage, Mapping[str, Any]]]:
+    """Each document, and what else its line has."""
+    return {
+        name: (Passage(_text(row, "title", at), _text(row, "text", at)), _others(row)) for name, row, at in _named(file)
+    }
 
 
 def _queries(file: Path) -> dict[str, tuple[str, Mapping[str, Any]]]:
@@ -130,7 +135,7 @@ def _question(row: Mapping[str, Any], where: str) -> str:
 
 
 def _others(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {name: value for name, value in row.items() if name not in ("_id", "text")}
+    return {name: value for name, value in row.items() if name not in ("_id", "title", "text")}
 
 
 def _judgments(

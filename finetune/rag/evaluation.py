@@ -8,8 +8,16 @@ import numpy as np
 import pandas as pd
 
 from finetune.rag.answers import character_f1, contains, exact_match
-from finetune.rag.ask import Writing, generate, put_together
-from finetune.rag.causes import LEAST, answer_ids, answer_log_probability, check_writes, passage_effects, swaps_for
+from finetune.rag.ask import Writing, generate, put_before, rebuilding
+from finetune.rag.causes import (
+    LEAST,
+    Rebuild,
+    answer_ids,
+    answer_log_probability,
+    check_writes,
+    passage_effects,
+    swaps_for,
+)
 from finetune.rag.chunks import Chunk
 from finetune.rag.inject import Injection
 from finetune.rag.puzzles import Puzzle, conditions, places
@@ -69,12 +77,15 @@ def measure_use(
     """
     check_writes(loaded)
     asked = _Asked(loaded, settings or UseSettings())
-    rows, swept, dropped = [], [], []
+    rows: list[dict[str, Any]] = []
+    swept: list[dict[str, Any]] = []
+    dropped: list[dict[str, Any]] = []
     for done, puzzle in enumerate(puzzles, 1):
         found = None if retrieved is None else retrieved.get(puzzle.id, ())
-        rows += asked.in_conditions(puzzle, found)
-        swept += asked.at_places(puzzle)
-        dropped += asked.without_each(puzzle, found or ())
+        prompts = asked.prompts(puzzle, found or ())
+        rows += asked.in_conditions(puzzle, found, prompts)
+        swept += asked.at_places(puzzle, prompts)
+        dropped += asked.without_each(puzzle, found or (), prompts)
         if progress:
             progress("questions with and without passages", done, len(puzzles))
     table = pd.DataFrame(rows)
@@ -94,43 +105,49 @@ class _Asked:
         self.loaded, self.settings = loaded, settings
         self.head_sums: dict[tuple[int, int], list[float]] = {}
 
-    def in_conditions(self, puzzle: Puzzle, retrieved: Sequence[Chunk] | None) -> Iterator[dict[str, Any]]:
+    def prompts(self, puzzle: Puzzle, retrieved: Sequence[Chunk]) -> Rebuild:
+        """What puts passages before the question, between the same marks whichever they are."""
+        own = [puzzle.gold, *([puzzle.contradicting] if puzzle.contradicting else [])]
+        swaps = puzzle.others[: (self.settings.places or 1) + len(retrieved)]
+        whole = put_before(self.loaded, puzzle.question, [*own, *swaps, *retrieved], self.settings.writing)
+        return rebuilding(self.loaded, puzzle.question, whole, self.settings.writing)
+
+    def in_conditions(
+        self, puzzle: Puzzle, retrieved: Sequence[Chunk] | None, prompts: Rebuild
+    ) -> Iterator[dict[str, Any]]:
         for name, passages in conditions(puzzle, retrieved).items():
-            injection = self._injection(puzzle, passages)
+            injection = prompts(passages)
             row = {**self._scored(puzzle, injection), "condition": name}
             if self.settings.answers:
                 row |= self._written(puzzle, injection)
             yield row | self._looked(puzzle, injection, heads=name == "gold")
 
-    def at_places(self, puzzle: Puzzle) -> Iterator[dict[str, Any]]:
+    def at_places(self, puzzle: Puzzle, prompts: Rebuild) -> Iterator[dict[str, Any]]:
         if self.settings.places is None:
             return
         for place, passages in enumerate(places(puzzle, self.settings.places), 1):
-            injection = self._injection(puzzle, passages)
+            injection = prompts(passages)
             yield {**self._scored(puzzle, injection), "place": place} | self._looked(puzzle, injection)
 
-    def without_each(self, puzzle: Puzzle, retrieved: Sequence[Chunk]) -> Iterator[dict[str, Any]]:
+    def without_each(self, puzzle: Puzzle, retrieved: Sequence[Chunk], prompts: Rebuild) -> Iterator[dict[str, Any]]:
         """What each retrieved passage does to the right answer."""
         if not self.settings.left_out or not retrieved:
             return
-        injection = self._injection(puzzle, retrieved)
-        pool = [*puzzle.others, puzzle.gold]
+        injection = prompts(retrieved)
         shares = part_shares(self.loaded, injection.prompt, answer=self._ids(puzzle.answer, injection))
         by_name = {chunk.id: float(shares.head_shares(chunk.id).mean()) for chunk in injection.passages}
         found = passage_effects(
-            self.loaded, injection, puzzle.answer, rebuild=lambda passages: self._injection(puzzle, passages),
-            swaps=swaps_for(injection.passages, pool, answer=puzzle.answer), shares=by_name, least=self.settings.least,
+            self.loaded, injection, puzzle.answer, rebuild=prompts,
+            swaps=swaps_for(injection.passages, puzzle.others, answer=puzzle.answer), shares=by_name,
+            least=self.settings.least,
         )  # fmt: skip
         golds = _documents_of(puzzle)
         for one in found.passages:
             yield {
-                "question": puzzle.id, "unit": puzzle.unit, "passage": one.passage.id,
+                "question": puzzle.id, "unit": puzzle.unit, "passage": one.passage.document,
                 "gold": one.passage.document in golds, "dropped": one.dropped, "swapped": one.swapped, "cut": one.cut,
                 "used": one.used, "share": one.share,
             }  # fmt: skip
-
-    def _injection(self, puzzle: Puzzle, passages: Sequence[Chunk]) -> Injection:
-        return put_together(self.loaded, puzzle.question, passages, self.settings.writing)
 
     def _ids(self, answer: str, injection: Injection) -> tuple[int, ...]:
         return answer_ids(self.loaded, answer, after=injection.prompt)

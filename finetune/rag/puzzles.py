@@ -82,14 +82,14 @@ def _others(
     query: str, given: BeirSet, passages: Mapping[str, Chunk], topics: Mapping[str, str], *, seed: int
 ) -> Iterator[Chunk]:
     """Passages that neither are judged to help nor hold the answer: the gold one's topic first, then the rest."""
-    gold = _gold(given, query)
+    gold, answer = _gold(given, query), given.about[query]["answer"]
     topic = topics.get(gold or "", "")
     names = [name for name, grade in ((name, given.qrels[query].get(name, 0)) for name in given.corpus) if grade <= 0]
     drawn = _random(seed, query).permutation(len(names))
     for same in (True, False):
         for place in drawn:
             name = names[place]
-            if (topics.get(name, "") == topic) is same and not contains(passages[name].text, given.about[query]["answer"]):
+            if (topics.get(name, "") == topic) is same and not contains(passages[name].text, answer):
                 yield passages[name]
 
 

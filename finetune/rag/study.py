@@ -145,7 +145,8 @@ def _retrieval(
         weight = _chosen(index, given, searched, chosen)
         weighed = _search(index, given, "hybrid", weight=weight.weight)
         rankings["hybrid"] = {query: _documents(hits) for query, hits in weighed.items()}
-    tables, measured = [], {}
+    tables: list[pd.DataFrame] = []
+    measured: dict[tuple[str, str], pd.DataFrame] = {}
     for mode, ranking in rankings.items():
         for part, queries in parts.items():
             if not queries:
@@ -181,9 +182,7 @@ def _against(
     if ("hybrid", "other") not in measured:
         return pd.DataFrame(columns=["measure", "arm", "estimate", "low", "high", "queries", "units", "better"])
     better = max(("lexical", "dense"), key=lambda mode: measured[mode, "other"]["recall@1"].mean())
-    found = differences(
-        measured[better, "other"], measured["hybrid", "other"], units=_units(given, other), seed=seed
-    )
+    found = differences(measured[better, "other"], measured["hybrid", "other"], units=_units(given, other), seed=seed)
     return found.assign(better=better)
 
 
@@ -196,14 +195,12 @@ def _units(given: BeirSet, queries: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _trials(
-    given: BeirSet, searched: Mapping[Mode, Mapping[str, Sequence[Hit]]], *, seed: int
-) -> dict[str, Trial]:
+def _trials(given: BeirSet, searched: Mapping[Mode, Mapping[str, Sequence[Hit]]], *, seed: int) -> dict[str, Trial]:
     """A threshold for each single field, where the set has unanswerable questions."""
     without = given.unjudged
     if len(without) < 2:
         return {}
-    found = {}
+    found: dict[str, Trial] = {}
     for mode in searched:
         if mode == "hybrid":
             continue  # a sum of ranks says little of how well the best one fits

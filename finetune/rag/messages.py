@@ -1,0 +1,98 @@
+"""What the page on passages says, in both languages: the same keys, the same placeholders."""
+
+from typing import Literal
+
+Language = Literal["zh", "en"]
+
+_TEXTS: dict[str, tuple[str, str]] = {  # key -> (zh, en)
+    "title": ("资料有没有用上", "Were the passages used"),
+    "subtitle": (
+        "{model} · {questions} 个问题 · {passages} 段资料",
+        "{model} · {questions} questions · {passages} passages",
+    ),
+    "verdict.title": ("结论", "Verdict"),
+    "verdict.text": (
+        "差值是同一批问题上两种条件之差，95 % 区间按资料所在的文档抽样。区间跨过 0，就没有显示出差别。",
+        "A difference is between two conditions on the same questions, with a 95 % interval over the documents that the "
+        "passages come from. Where the interval holds 0, no difference is shown.",
+    ),
+    "verdict.caption": ("每种条件与对照之差", "Each condition against its control"),
+    "retrieval.title": ("检索", "Retrieval"),
+    "retrieval.text": (
+        "lexical 是分词后的 BM25，dense 是向量，hybrid 把两种名次按权重合并（向量占 {weight}）。权重在一半问题上选出，"
+        "只有另一半（other）上的数字可以当作结果。",
+        "lexical is BM25 over segmented words, dense is vectors, hybrid joins both rankings with a weight ({weight} on "
+        "vectors). The weight was chosen on one half of the questions; only the numbers on the other half are results.",
+    ),
+    "retrieval.words": (
+        "lexical 是分词后的 BM25；没有编码器，所以没有向量检索。",
+        "lexical is BM25 over segmented words; without an encoder there is no search by vectors.",
+    ),
+    "retrieval.caption": ("各检索方式", "Each way of searching"),
+    "retrieval.against": ("hybrid 减去两者中较好的一个", "hybrid minus the better one of both"),
+    "threshold.title": ("什么时候该说“资料没有说明”", "When to say that the passages do not say"),
+    "threshold.text": (
+        "检索分数的阈值在一半可答和不可答的问题上选出，在另一半上衡量：{unanswerable} 个问题没有资料能回答。"
+        "平衡准确率 0.5 等于没有阈值，AUROC 0.5 等于分数什么也分不出。",
+        "A threshold on the best hit's score, chosen on one half of answerable and unanswerable questions and measured on "
+        "the other; {unanswerable} questions are answered by no passage. A balanced accuracy of 0.5 is what no threshold "
+        "gives, an AUROC of 0.5 what scores give that tell nothing.",
+    ),
+    "threshold.caption": ("阈值在另一半问题上的表现", "The threshold on the other half"),
+    "use.title": (
+        "给对的资料、别的资料、没有资料、相反的资料",
+        "The right passage, another, none, one that contradicts",
+    ),
+    "use.text": (
+        "margin 是正确答案与错误答案对数概率之差（每字符，纳特）；gold 是能回答的资料，wrong 是同一主题但不含答案的资料，"
+        "contradicting 说的是错误答案，retrieved 是检索到的前 {k} 段。模型自己写的答案按字符比较：exact 完全一致，contains 含有，f1 是字符 F1。",
+        "margin is the right answer's log-probability less the wrong one's, nats a character; gold is a passage that "
+        "answers, wrong one of the same topic without the answer, contradicting says the wrong answer, retrieved are the "
+        "first {k} that a search found. What the model wrote is scored by characters: exact, contains, F1.",
+    ),
+    "use.caption": ("各条件下的均值", "Means in each condition"),
+    "places.title": ("资料放在第几位", "Where the passage stands"),
+    "places.text": (
+        "同样的几段资料，只把能回答的一段放到不同位置。第 1 位离问题最远。",
+        "The same passages, only the one that answers stands at another place. The first is furthest from the question.",
+    ),
+    "places.figure": ("答案所依资料的位置与 margin", "Place of the gold passage and margin"),
+    "places.alt": (
+        "横轴是位置，纵轴是正确答案的优势，带 95 % 区间",
+        "place across, margin of the right answer up, with a 95 % interval",
+    ),
+    "places.across": ("位置", "place"),
+    "left_out.title": ("每段资料起了多大作用", "What each passage did"),
+    "left_out.text": (
+        "对检索到的每段资料：去掉它（dropped）、换成别的（swapped）、让后面的词看不见它（cut），正确答案的对数概率各降低多少纳特。"
+        "去掉和换掉都降低超过 {least} 纳特才算用上（used）。share 是注意力份额：份额大不等于用上了。",
+        "For each retrieved passage: how many nats the right answer's log-probability loses with it left out (dropped), "
+        "another in its place (swapped), or unseen by all later tokens (cut). It counts as used where both dropping and "
+        "swapping cost more than {least} nats. share is attention: a large share does not mean that it was used.",
+    ),
+    "left_out.caption": ("检索到的资料，按是否含答案", "Retrieved passages, by whether they hold the answer"),
+    "left_out.used": ("检索到的资料，按是否用上", "Retrieved passages, by whether they were used"),
+    "heads.title": ("哪些头看那段资料", "Which heads look at the passage"),
+    "heads.text": (
+        "写出正确答案的那几行给资料的注意力份额，对问题取均值；整个提示中资料占 {tokens} 的词元。这是描述，不是原因：原因见上一节。",
+        "Share of attention that the rows which write the right answer give the gold passage, mean over questions; the "
+        "passage has {tokens} of the prompt's tokens. It describes; for causes see the section before.",
+    ),
+    "heads.figure": ("资料的注意力份额", "Share of attention on the gold passage"),
+    "heads.alt": ("每层每头的份额", "the share in each layer and head"),
+    "examples.title": ("例子", "Examples"),
+    "examples.text": (
+        "模型在有资料和没有资料时写的答案，前 {count} 个问题。",
+        "What the model wrote with and without the passage, the first {count} questions.",
+    ),
+    "examples.caption": ("问题与答案", "Questions and answers"),
+    "made": (
+        "所有数字都在运行文件夹的 tables 里。",
+        "All numbers are in the run folder's tables.",
+    ),
+}
+
+
+def message(key: str, language: Language, **values: object) -> str:
+    """Give one text, its placeholders filled."""
+    return _TEXTS[key][0 if language == "zh" else 1].format(**values)

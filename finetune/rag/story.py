@@ -1,0 +1,203 @@
+"""A study as a page: verdict first, then retrieval, refusals, use of passages, and which heads look at them."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pandas as pd
+
+from finetune.rag.evaluation import UseOfContext
+from finetune.rag.messages import Language, message
+from finetune.rag.study import Study, StudySettings
+from probe import Picture, Section, Table, bootstrap, head_map, layer_curve, png_bytes
+
+EXAMPLES = 12
+_SHOWN = ("recall@1", "recall@5", "mrr@10", "ndcg@10")
+
+
+def sections_of(study: Study, settings: StudySettings, language: Language) -> list[Section]:
+    """Give the page's sections; those on answers only where a model was asked."""
+    sections = [_retrieval(study, language)]
+    if len(study.thresholds):
+        sections.append(_thresholds(study, language))
+    if study.use is None:
+        return sections
+    use = study.use
+    found = [_verdict(use, language), *sections, _conditions(use, settings, language)]
+    found += _places(use, language)
+    found += _left_out(use, settings, language)
+    found += _heads(use, language)
+    found += _examples(use, language)
+    return found
+
+
+def _verdict(use: UseOfContext, language: Language) -> Section:
+    shown = use.results[(use.results["against"] != "") & use.results["measure"].isin(["margin", "exact", "f1"])]
+    return Section(
+        key="verdict",
+        title=message("verdict.title", language),
+        text=(message("verdict.text", language), *verdicts(use, language)),
+        tables=(_table(shown, message("verdict.caption", language), source="tables/results.csv"),),
+    )
+
+
+def verdicts(use: UseOfContext, language: Language) -> tuple[str, ...]:
+    """What the differences in margin come to, a sentence each; none is called better within its interval."""
+    rows = use.results[(use.results["against"] != "") & (use.results["measure"] == "margin")]
+    return tuple(_sentence(row, language) for row in rows.to_dict("records"))
+
+
+def _sentence(row: "dict[object, object]", language: Language) -> str:
+    name, against = f"{row['condition']} − {row['against']}", f"{row['questions']}"
+    estimate, low, high = (float(str(row[key])) for key in ("estimate", "low", "high"))
+    numbers = f"{estimate:+.3f} ({low:+.3f} – {high:+.3f})"
+    if not (low > 0 or high < 0):
+        end = {"zh": "没有显示出差别", "en": "no difference is shown"}[language]
+    else:
+        ends = {
+            "zh": ("更倾向错误答案", "更倾向正确答案"),
+            "en": ("towards the wrong answer", "towards the right answer"),
+        }
+        end = ends[language][estimate > 0]
+    unit = {"zh": f"{against} 个问题", "en": f"{against} questions"}[language]
+    return f"{name}: {numbers}, {unit}: {end}"
+
+
+def _retrieval(study: Study, language: Language) -> Section:
+    shown = study.retrieval[study.retrieval["measure"].isin(_SHOWN)]
+    columns = ["mode", "half", "measure", "estimate", "low", "high", "queries"]
+    tables = [_table(shown[columns], message("retrieval.caption", language), source="tables/retrieval.csv")]
+    if len(study.against):
+        against = study.against[study.against["measure"].isin(_SHOWN)]
+        names = ["measure", "arm", "estimate", "low", "high", "queries", "better"]
+        tables.append(
+            _table(against[names], message("retrieval.against", language), source="tables/retrieval_against.csv")
+        )
+    key = "retrieval.words" if study.weight is None else "retrieval.text"
+    weight = "" if study.weight is None else f"{study.weight.weight:.2f}"
+    return Section(
+        key="retrieval", title=message("retrieval.title", language), text=(message(key, language, weight=weight),),
+        tables=tuple(tables),
+    )  # fmt: skip
+
+
+def _thresholds(study: Study, language: Language) -> Section:
+    return Section(
+        key="threshold",
+        title=message("threshold.title", language),
+        text=(message("threshold.text", language, unanswerable=study.unanswerable),),
+        tables=(_table(study.thresholds, message("threshold.caption", language), source="tables/thresholds.csv"),),
+    )
+
+
+def _conditions(use: UseOfContext, settings: StudySettings, language: Language) -> Section:
+    shown = use.results[use.results["against"] == ""].drop(columns="against")
+    return Section(
+        key="use",
+        title=message("use.title", language),
+        text=(message("use.text", language, k=settings.k),),
+        tables=(_table(shown, message("use.caption", language), source="tables/results.csv"),),
+    )
+
+
+def by_place(use: UseOfContext, *, seed: int = 0) -> pd.DataFrame:
+    """Margin of the right answer and attention on the gold passage by its place, with 95 % intervals over units."""
+    rows = []
+    for place, group in use.places.groupby("place"):
+        for measure in ("margin", "share", "per_token"):
+            found = bootstrap(group[measure].to_numpy(dtype=np.float64), group["unit"].astype(str).tolist(), seed=seed)
+            numbers = (float(found.mean), float(found.low), float(found.high), int(found.units), len(group))
+            rows.append((int(str(place)), measure, *numbers))
+    return pd.DataFrame(rows, columns=["place", "measure", "estimate", "low", "high", "units", "questions"])
+
+
+def _places(use: UseOfContext, language: Language) -> Iterator[Section]:
+    if not len(use.places):
+        return
+    found = by_place(use)
+    margin = found[found["measure"] == "margin"]
+    figure = layer_curve(
+        margin, x="place", y="estimate", low="low", high="high", title=message("places.figure", language),
+        label="margin", across=message("places.across", language), language=language,
+    )  # fmt: skip
+    picture = Picture(
+        caption=message("places.figure", language), png=png_bytes(figure), alt=message("places.alt", language),
+        source="tables/by_place.csv",
+    )  # fmt: skip
+    yield Section(
+        key="places", title=message("places.title", language), text=(message("places.text", language),),
+        tables=(_table(found, message("places.figure", language), source="tables/by_place.csv"),), figures=(picture,),
+    )  # fmt: skip
+
+
+def _left_out(use: UseOfContext, settings: StudySettings, language: Language) -> Iterator[Section]:
+    if not len(use.left_out):
+        return
+    tables = (
+        _table(effects_by(use, "gold"), message("left_out.caption", language), source="tables/left_out.csv"),
+        _table(effects_by(use, "used"), message("left_out.used", language), source="tables/left_out.csv"),
+    )
+    text = message("left_out.text", language, least=f"{settings.use.least:g}")
+    yield Section(key="left-out", title=message("left_out.title", language), text=(text,), tables=tables)
+
+
+def effects_by(use: UseOfContext, column: str, *, seed: int = 0) -> pd.DataFrame:
+    """Mean effect and share of retrieved passages, apart for those with and without `column` (gold, used)."""
+    rows = []
+    for value, group in use.left_out.groupby(column):
+        for measure in ("dropped", "swapped", "cut", "used", "share"):
+            if measure == column:
+                continue
+            found = bootstrap(group[measure].to_numpy(dtype=np.float64), group["unit"].astype(str).tolist(), seed=seed)
+            numbers = (float(found.mean), float(found.low), float(found.high), int(found.units), len(group))
+            rows.append((str(bool(value)).lower(), measure, *numbers))
+    return pd.DataFrame(rows, columns=[column, "measure", "estimate", "low", "high", "units", "passages"])
+
+
+def _heads(use: UseOfContext, language: Language) -> Iterator[Section]:
+    if not len(use.heads):
+        return
+    grid = use.heads.pivot(index="layer", columns="head", values="share")
+    gold = use.conditions[use.conditions["condition"] == "gold"]
+    tokens = float((gold["share"] / gold["per_token"]).mean())
+    figure = head_map(
+        grid.to_numpy(), title=message("heads.figure", language), layers=[str(layer) for layer in grid.index],
+        label="share", heads=[str(head) for head in grid.columns], language=language,
+    )  # fmt: skip
+    picture = Picture(
+        caption=message("heads.figure", language), png=png_bytes(figure), alt=message("heads.alt", language),
+        source="tables/heads.csv",
+    )  # fmt: skip
+    text = message("heads.text", language, tokens=f"{tokens:.0%}")
+    yield Section(key="heads", title=message("heads.title", language), text=(text,), figures=(picture,))
+
+
+def _examples(use: UseOfContext, language: Language) -> Iterator[Section]:
+    if "answer" not in use.conditions:
+        return
+    shown = use.conditions.pivot(index="question", columns="condition", values="answer").head(EXAMPLES).reset_index()
+    names = ["question", *(name for name in ("none", "wrong", "gold", "contradicting", "retrieved") if name in shown)]
+    yield Section(
+        key="examples",
+        title=message("examples.title", language),
+        text=(message("examples.text", language, count=len(shown)),),
+        tables=(_table(shown[names], message("examples.caption", language), source="tables/conditions.csv"),),
+    )
+
+
+def _table(frame: pd.DataFrame, caption: str, *, source: str) -> Table:
+    rows = tuple(tuple(_cell(value) for value in row) for row in frame.itertuples(index=False))
+    return Table(caption=caption, columns=tuple(map(str, frame.columns)), rows=rows, source=source)
+
+
+def _cell(value: object) -> str | float | int | None:
+    if value is None or (isinstance(value, float) and np.isnan(value)):
+        return None
+    if isinstance(value, np.integer):
+        return int(value)
+    return float(value) if isinstance(value, float | np.floating) else str(value)
+
+
+def table_rows(frame: pd.DataFrame, columns: Sequence[str]) -> list[list[str]]:
+    """Rows of words for a terminal, numbers to three figures."""
+    chosen = frame[list(columns)].itertuples(index=False)
+    return [[f"{value:.3g}" if isinstance(value, float) else str(value) for value in row] for row in chosen]
