@@ -63,9 +63,10 @@ class Scripted(LlamaForCausalLM):
 
     script: tuple[int, ...] = ()
 
-    def forward(self, input_ids: Any = None, past_key_values: Any = None, **more: Any) -> Any:
-        before = 0 if past_key_values is None else past_key_values.get_seq_length()
-        found = super().forward(input_ids=input_ids, past_key_values=past_key_values, **more)
+    def forward(self, input_ids: Any = None, **more: Any) -> Any:
+        cache = next((more[name] for name in ("cache", "past_key_values") if more.get(name) is not None), None)
+        before = 0 if cache is None else cache.get_seq_length()
+        found = super().forward(input_ids=input_ids, **more)
         self.start = input_ids.shape[1] if before == 0 else self.start
         place = before + input_ids.shape[1] - self.start
         if place < len(self.script):
