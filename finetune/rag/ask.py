@@ -174,7 +174,7 @@ def _said_nothing(text: str) -> Refusal | None:
     return "the model says so" if exact_match(text, list(SAYS_NOTHING.values())) else None
 
 
-def put_before(loaded: LoadedModel, question: str, hits: Sequence[Hit], writing: Writing) -> Injection:
+def put_before(loaded: LoadedModel, question: str, hits: Sequence[Chunk | Hit], writing: Writing) -> Injection:
     """Put what was found before a question; RetrievalError where the model has no room for any of it."""
     room = (loaded.max_positions or _ROOM) - writing.max_new_tokens
     budget = min(BUDGET, room) if writing.budget is None else writing.budget

@@ -100,10 +100,10 @@ def _conditions(use: UseOfContext, settings: StudySettings, language: Language) 
 
 
 def by_place(use: UseOfContext, *, seed: int = 0) -> pd.DataFrame:
-    """Margin of the right answer and attention on the gold passage by its place, with 95 % intervals over units."""
+    """Log-probability of the right answer and attention on the gold passage by its place, with 95 % intervals over units."""
     rows = []
     for place, group in use.places.groupby("place"):
-        for measure in ("margin", "share", "per_token"):
+        for measure in ("right", "share", "per_token"):
             found = bootstrap(group[measure].to_numpy(dtype=np.float64), group["unit"].astype(str).tolist(), seed=seed)
             numbers = (float(found.mean), float(found.low), float(found.high), int(found.units), len(group))
             rows.append((int(str(place)), measure, *numbers))
@@ -114,10 +114,10 @@ def _places(use: UseOfContext, language: Language) -> Iterator[Section]:
     if not len(use.places):
         return
     found = by_place(use)
-    margin = found[found["measure"] == "margin"]
+    right = found[found["measure"] == "right"]
     figure = layer_curve(
-        margin, x="place", y="estimate", low="low", high="high", title=message("places.figure", language),
-        label="margin", across=message("places.across", language), language=language,
+        right, x="place", y="estimate", low="low", high="high", title=message("places.figure", language),
+        label="right", across=message("places.across", language), language=language,
     )  # fmt: skip
     picture = Picture(
         caption=message("places.figure", language), png=png_bytes(figure), alt=message("places.alt", language),
