@@ -224,9 +224,13 @@ def test_a_question_goes_from_the_index_to_its_answer(llama) -> None:
     assert found.sources[0].score == found.hits[0].score > 0
     assert told == [(1, 3), (2, 3), (3, 3)]
     assert found.injection.prompt.form == "plain"
+    assert found.injection.marker
     nothing = ask(llama, index, "qqq zzz", k=2)
     assert nothing.refused == "nothing found"
-    with_effects = ask(llama, index, "牛顿砸中", k=1, instruction="", max_new_tokens=3, effects=True, right="和平")
+    with_effects = ask(
+        llama, index, "牛顿砸中", k=1, instruction="", max_new_tokens=3, effects=True, right="和平", delimiters=False
+    )
+    assert with_effects.injection.marker == ""
     assert with_effects.effects.answer == "和平"
     assert with_effects.sources[0].effect.used is not None
 
