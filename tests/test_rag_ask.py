@@ -180,6 +180,7 @@ def test_a_base_model_is_stopped_after_its_first_line_with_text() -> None:
     assert (found.answer, found.generation.ended) == ("苹果酸", "newline")
     assert found.refused is None
     assert len(found.generation.ids) == len(found.generation.spoken) + 1  # the end of the line is no part of it
+    assert len(found.shares.queries) == len(found.generation.spoken)
 
 
 def test_a_chat_model_goes_on_over_lines_to_its_end_token() -> None:
