@@ -1,6 +1,6 @@
 """When a search found too little to answer from: a threshold of its scores, chosen on questions without an answer.
 
-BM25 adds up over a question's words, so its score grows with the question: where one kind's questions are longer, a
+BM25 adds up over a question's words, so its score may grow with the question: where one kind's are longer, a
 threshold tells lengths apart and not what was found. `tried` holds the one against the other.
 """
 
