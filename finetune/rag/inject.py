@@ -165,12 +165,23 @@ def _chosen(
     kept: list[Shown] = []
     left_out: list[LeftOut] = []
     for one in shown:
-        reason = _repeats(one, kept, near) or _hinders(one, kept, setting, speller, budget=budget, order=order)
+        reason = (
+            _cannot_be(one.chunk.text, budget)
+            or _repeats(one, kept, near)
+            or _hinders(one, kept, setting, speller, budget=budget, order=order)
+        )
         if reason:
             left_out.append(LeftOut(chunk=one.chunk, reason=reason))
         else:
             kept.append(one)
     return kept, left_out
+
+
+def _cannot_be(text: str, budget: int) -> str:
+    """What a passage's length alone says against it; "" if nothing."""
+    if len(text) > _LONGEST_PIECE * budget:
+        return f"has {len(text)} characters, more than {budget} tokens can hold"
+    return "" if text.strip() else "is empty"
 
 
 def _repeats(one: Shown, kept: Sequence[Shown], near: float | None) -> str:
@@ -187,10 +198,6 @@ def _hinders(
     one: Shown, kept: Sequence[Shown], setting: Setting, speller: Speller, *, budget: int, order: Order
 ) -> str:
     """Why a passage cannot stand beside the others; "" if it can."""
-    if len(one.chunk.text) > _LONGEST_PIECE * budget:
-        return f"has {len(one.chunk.text)} characters, more than {budget} tokens can hold"
-    if not one.chunk.text.strip():
-        return "is empty"
     try:
         speller.spelled(provenance(one.chunk, 1))
         needed = _size(put_in_order([*kept, one], order), setting, speller)

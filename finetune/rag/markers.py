@@ -2,6 +2,7 @@
 
 import hashlib
 import hmac
+import re
 import unicodedata
 from collections.abc import Sequence
 
@@ -12,6 +13,9 @@ LENGTH = 8  # hexadecimal digits; a document that holds a mark by chance only co
 _TRIES = 10_000  # a passage that held them all would have 80,000 characters of marks
 # What looks like a hexadecimal digit once it is small, of Latin, Cyrillic and Greek.
 _LOOK_ALIKE = str.maketrans("аɑαьƅсϲԁеҽƒοоoӏli", "aaabbccdeef000111")
+
+_BETWEEN = re.compile(r"[\W_]+")
+_OTHER_DIGIT = re.compile(r"(?![0-9])\d")  # of another script
 
 
 def marker_of(question: str, passages: Sequence[Chunk], *, seed: int, others: Sequence[str] = ()) -> str:
@@ -43,14 +47,8 @@ def texts_of(chunk: Chunk) -> tuple[str, str, str]:
 
 
 def _folded(text: str) -> str:
-    small = unicodedata.normalize("NFKC", text).casefold().translate(_LOOK_ALIKE)
-    return "".join(_digit(character) for character in small if character.isalnum())
-
-
-def _digit(character: str) -> str:
-    """A digit of any script as ours, all else as it is."""
-    value = unicodedata.decimal(character, None)
-    return character if value is None else str(value)
+    letters = _BETWEEN.sub("", unicodedata.normalize("NFKC", text).casefold().translate(_LOOK_ALIKE))
+    return _OTHER_DIGIT.sub(lambda digit: str(unicodedata.decimal(digit.group())), letters)
 
 
 def _packed(fields: Sequence[str]) -> bytes:
