@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from probe.anatomy import position_rows
+    from probe.anatomy import position_rows, tokenizer_hash
     from probe.capture import capture as capture_cases
     from probe.capture import prepare
     from probe.captures import Capture, CaptureOptions, Prepared, load_capture, save_capture
@@ -73,14 +73,14 @@ __all__ = [
     "most_frequent_sense", "open_console", "open_run", "page_of_walk", "png_bytes", "position_rows", "prepare",
     "read_state", "render_report", "replay_rows", "route_of", "run_comparison", "run_report", "save_capture",
     "save_png", "save_tensors", "say", "sense_accuracy", "sentence_map", "shipped_sets", "show_progress", "silhouette",
-    "sinusoidal_rows", "slot_pairs", "softmax_growth", "tap", "text_table", "tokenize", "tokens_of",
-    "two_characters_rule", "visible", "walk_sections", "walk_through", "weighted_lengths", "weighted_rows", "words_of",
-    "worked_example",
+    "sinusoidal_rows", "slot_pairs", "softmax_growth", "tap", "text_table", "tokenize", "tokenizer_hash",
+    "tokens_of", "two_characters_rule", "visible", "walk_sections", "walk_through", "weighted_lengths",
+    "weighted_rows", "words_of", "worked_example",
 ]  # fmt: skip
 
 # Names and not imports, or `python -m probe --help` would wait for torch.
 _NAMES_OF = {
-    "anatomy": ("position_rows",),
+    "anatomy": ("position_rows", "tokenizer_hash"),
     "capture": ("capture_cases", "prepare"),
     "captures": ("Capture", "CaptureOptions", "Prepared", "load_capture", "save_capture"),
     "cases": ("Case", "CaseSet", "case_of", "load_cases", "shipped_sets"),

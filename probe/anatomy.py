@@ -273,6 +273,11 @@ def settings_of(config: Any) -> bytes:
     return json.dumps(kept, sort_keys=True, default=str).encode()
 
 
+def tokenizer_hash(tokenizer: Any) -> str:
+    """SHA-256 of a tokenizer: equal where it cuts every text alike."""
+    return hashlib.sha256(_tokenizer_text(tokenizer)).hexdigest()
+
+
 def _tokenizer_text(tokenizer: Any) -> bytes:
     """The tokenizer as text; padding and truncation, which change with every use, are left out."""
     core = getattr(tokenizer, "backend_tokenizer", None)

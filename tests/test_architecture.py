@@ -62,6 +62,7 @@ RAG_ORDER = (
     *("documents", "decoding", "markup", "pdfpages", "worddocuments", "apart", "rows", "folders", "readers"),
     *("sentences", "chunks", "duplicates", "hits"),
     *("searchwords", "lexical"),
+    *("dense", "stores", "generations", "manifest", "tables", "collection", "embeddings", "opened", "index"),
     *("fusion", "rerank", "retrieve", "irmeasures", "beir"),
 )
 ORDERS = {"probe": ORDER, "finetune": TEACHING_ORDER}
@@ -77,6 +78,8 @@ HOMES = {
     "lxml": ("finetune/rag/markup.py",),
     "docx": ("finetune/rag/worddocuments.py",),
     "bm25s": ("finetune/rag/lexical.py",),
+    "lancedb": ("finetune/rag/stores.py",),
+    "qdrant_client": ("finetune/rag/stores.py",),
     "typer": (
         *("probe/__main__.py", "probe/options.py", "probe/launch.py", "probe/commands/"),
         *("finetune/__main__.py", "finetune/commands/"),
@@ -253,6 +256,8 @@ PLANTED = [
     (wrong_order_in_rag, "finetune/rag/rows.py", "from finetune.rag import chunks"),
     (wrong_order_in_rag, "finetune/rag/novelty.py", ""),
     (away_from_home, "finetune/rag/readers.py", "import pypdf"),
+    (away_from_home, "finetune/rag/index.py", "import lancedb"),
+    (away_from_home, "finetune/rag/opened.py", "from qdrant_client import QdrantClient"),
     (relative_imports, "probe/spans.py", "from .models import x"),
     (relative_imports, "probe/report/page.py", "from .. import figures"),
     (crossing, "probe/study.py", "import finetune.train"),

@@ -1,4 +1,4 @@
-"""What goes into an index: documents, their chunks without repeated ones, and what is left out, each with its reason."""
+"""What goes into an index: documents, their chunks without repeated ones, and what is left out with its reason."""
 
 import hashlib
 import json
@@ -11,6 +11,7 @@ from finetune.errors import RetrievalError
 from finetune.rag.chunks import Chunk, chunk_document
 from finetune.rag.documents import Columns, Document, Left, Limits
 from finetune.rag.duplicates import Progress, Twin, find_duplicates
+from finetune.rag.folders import shown
 from finetune.rag.readers import read_documents
 
 
@@ -38,6 +39,7 @@ class Repeated:
 class Collection:
     """The documents and chunks of an index in their order."""
 
+    sources: tuple[str, ...]  # their last names
     documents: tuple[Document, ...]
     chunks: tuple[Chunk, ...]
     left: tuple[Left, ...]  # files, rows and documents
@@ -70,11 +72,14 @@ def read_collection(
             documents.append(one)
             chunks += cut
     if not chunks:
-        raise RetrievalError(f"{_named(sources)}: holds no document that can be read{_what_was_left(left)}")
+        raise RetrievalError(
+            f"{', '.join(_names_of(sources))}: holds no document that can be read{_what_was_left(left)}"
+        )
     _check_ids(chunks)
     twins = find_duplicates([chunk.text for chunk in chunks], threshold=cutting.near, progress=progress)
     gone = {twin.place for twin in twins.exact} if cutting.drop else set()
     return Collection(
+        sources=_names_of(sources),
         documents=tuple(documents),
         chunks=tuple(chunk for place, chunk in enumerate(chunks) if place not in gone),
         left=tuple(left),
@@ -108,9 +113,9 @@ def named(chunk: Chunk) -> str:
     return f"{chunk.document}[{chunk.start}:{chunk.end}]"
 
 
-def _named(sources: Sequence[str | os.PathLike[str]]) -> str:
-    given = [sources] if isinstance(sources, str | os.PathLike) else sources
-    return ", ".join(os.path.basename(os.fspath(one).rstrip("/")) or os.fspath(one) for one in given)
+def _names_of(sources: Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
+    given = [os.fspath(one) for one in ([sources] if isinstance(sources, str | os.PathLike) else sources)]
+    return tuple(shown(os.path.basename(os.path.normpath(one))) for one in given)
 
 
 def _what_was_left(left: Sequence[Left]) -> str:

@@ -1,38 +1,34 @@
-"""An index of a collection: made, brought up to date and opened; searched by words and, with an encoder, by vectors."""
+"""An index of a collection: made, and brought up to date, beside the one that answers meanwhile."""
 
 import hashlib
-import json
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
+
+import numpy as np
 
 from finetune.errors import RetrievalError
 from finetune.rag import generations, tables
 from finetune.rag.chunks import SMALLEST
 from finetune.rag.collection import Collection, Cutting, Repeated, read_collection
 from finetune.rag.dense import DenseEncoder, Floats, Pooling, dense_encoder
-from finetune.rag.documents import Columns, Document, Left, Limits
+from finetune.rag.documents import Columns, Left, Limits
 from finetune.rag.duplicates import Progress
-from finetune.rag.embeddings import Embedded, embed_new, keys_of
-from finetune.rag.generations import Held, index_told
-from finetune.rag.hits import Ranked
+from finetune.rag.embeddings import Embedded, embed_new
+from finetune.rag.generations import index_told
 from finetune.rag.lexical import LexicalIndex
-from finetune.rag.manifest import (
-    Manifest,
-    check_files,
-    file_entries,
-    library_versions,
-    manifest_of,
-    refuse_others,
-)
+from finetune.rag.manifest import Manifest, file_entries, library_versions, manifest_of, refuse_others
+from finetune.rag.opened import LEXICAL, TERMS, VECTORS, Index, open_index
 from finetune.rag.searchwords import SearchWords
-from finetune.rag.stores import StoreKind, VectorStore, drop_collection, is_url, open_store
-from probe import CijingError, model_outline
+from finetune.rag.stores import StoreKind, drop_collection, is_url, open_store
+from probe import Outline, model_outline, tokenizer_hash
 
-LEXICAL, VECTORS, TERMS = "lexical", "vectors", "terms.json"
+__all__ = ["Index", "IndexReport", "IndexSettings", "build_index", "open_index"]
+
 _COLUMNS, _LIMITS = Columns(), Limits()
 
 
@@ -90,126 +86,6 @@ class IndexReport:
     unchanged: bool  # there was nothing to do
 
 
-# ---- an open index ---------------------------------------------------------------------------------------------
-
-
-class Index:
-    """One generation of an index, which stays as it is while it is open, whatever is built beside it."""
-
-    def __init__(self, folder: Path, held: Held, *, device: str) -> None:
-        self.folder = folder
-        self._held, self._device = held, device
-        self.manifest: Manifest = manifest_of(held.manifest, folder)
-        check_files(held.folder, self.manifest.files)
-        self.terms: list[str] = json.loads((held.folder / TERMS).read_text(encoding="utf-8"))
-        words = SearchWords(self.terms)
-        refuse_others(folder, {"words": self.manifest.made_from["words"]}, {"words": words.identity()})
-        self.chunks = tables.read_chunks(held.folder)
-        self.lexical = LexicalIndex.load(held.folder / LEXICAL, words)
-
-    def __enter__(self) -> "Index":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Let go of the generation and of its vectors."""
-        if "store" in self.__dict__:
-            self.store.close()
-        self._held.close()
-
-    @property
-    def generation(self) -> str:
-        """Its name."""
-        return self._held.folder.name
-
-    @property
-    def has_dense(self) -> bool:
-        """Whether it can be searched by vectors."""
-        return self.manifest.made_from["encoder"] is not None
-
-    @cached_property
-    def encoder(self) -> DenseEncoder:
-        """The encoder of its vectors, loaded when first needed; RetrievalError where it is another by now."""
-        was = self._encoder_identity()
-        encoder = dense_encoder(
-            self.manifest.opened_with["encoder"], pooling=was["pooling"], query_prefix=was["query_prefix"],
-            passage_prefix=was["passage_prefix"], device=self._device,
-        )  # fmt: skip
-        refuse_others(self.folder, {"encoder": was}, {"encoder": encoder.identity()})
-        return encoder
-
-    @cached_property
-    def store(self) -> VectorStore:
-        """Its vectors, opened when first needed; RetrievalError where some are gone."""
-        was = self._encoder_identity()
-        where = self.manifest.opened_with["vectors"] or self._held.folder / VECTORS
-        store = open_store(self.manifest.made_from["store"]["kind"], where, dim=was["dim"], create=False)
-        if (count := store.count()) != len(self.chunks):
-            store.close()
-            said = f"holds {count:,} vectors for {len(self.chunks):,} chunks"
-            raise RetrievalError(f"{self.folder}: its store {said}; index again with --rebuild")
-        return store
-
-    def dense_search(self, queries: Sequence[str], k: int) -> list[list[Ranked]]:
-        """Give for each query the k chunks of the highest cosine, equal ones in their places; exact."""
-        if k < 1:
-            raise RetrievalError(f"search for the best {k}: allowed is 1 or more")
-        if not queries:
-            return []
-        found = self.store.search(self.encoder.embed(queries, "query"), min(k, len(self.chunks)))
-        ranked = [[Ranked(self._places[id], score) for id, score in one] for one in found]
-        return [sorted(one, key=lambda hit: (-hit.score, hit.place)) for one in ranked]
-
-    def document(self, id: str) -> Document:
-        """Give the document that chunks are slices of."""
-        return tables.read_document(self._held.folder, id)
-
-    def document_hashes(self) -> dict[str, str]:
-        """Each document's id with the hash of its text."""
-        return tables.document_hashes(self._held.folder)
-
-    def left(self) -> list[dict[str, Any]]:
-        """What was left out of it, as path and reason."""
-        return list(tables.read_lines(self._held.folder / tables.LEFT))
-
-    def known_vectors(self) -> dict[bytes, Floats]:
-        """Its vectors by what they were made from."""
-        ids, vectors = self.store.read()
-        by_id = dict(zip(ids, vectors, strict=True))
-        keys = keys_of(self.chunks.texts(), self._encoder_identity())
-        return {key: by_id[id] for key, id in zip(keys, self.chunks.ids(), strict=True)}
-
-    @cached_property
-    def _places(self) -> dict[str, int]:
-        return {id: place for place, id in enumerate(self.chunks.ids())}
-
-    def _encoder_identity(self) -> Mapping[str, Any]:
-        identity: Mapping[str, Any] | None = self.manifest.made_from["encoder"]
-        if identity is None:
-            raise RetrievalError(f"{self.folder}: was made without an encoder; index again with one and --rebuild")
-        return identity
-
-
-def open_index(folder: str | Path, *, device: str = "auto") -> Index:
-    """Open the generation that answers now; RetrievalError for a damaged file, and for other words than it has.
-
-    Every file's hash is compared. The encoder is loaded, and held against the index's, when vectors are first asked
-    for.
-    """
-    folder = Path(folder)
-    held = generations.hold_current(folder)
-    try:
-        return Index(folder, held, device=device)
-    except BaseException:
-        held.close()
-        raise
-
-
-# ---- making one ------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Parts:
     """What an index is made with, loaded."""
@@ -217,7 +93,7 @@ class _Parts:
     settings: IndexSettings
     words: SearchWords
     terms: list[str]
-    tokenizer: Any
+    outline: Outline  # of the model whose tokens the chunks are sized in
     encoder: DenseEncoder | None
 
     def made_from(self) -> dict[str, Any]:
@@ -227,7 +103,7 @@ class _Parts:
             "words": self.words.identity(),
             "encoder": None if self.encoder is None else self.encoder.identity(),
             "store": None if self.encoder is None else {"kind": one.store, "url": one.store_url},
-            "tokenizer": {"name": one.tokenizer, "sha256": _tokenizer_hash(self.tokenizer)},
+            "tokenizer": {"name": self.outline.name, "sha256": tokenizer_hash(self.outline.tokenizer)},
             "chunks": {"size": one.size, "overlap": one.overlap, "duplicates": one.duplicates},
         }
 
@@ -241,36 +117,169 @@ def build_index(
     limits: Limits = _LIMITS,
     rebuild: bool = False,
     progress: Progress | None = None,
+    device: str = "auto",
 ) -> IndexReport:
     """Make an index of the sources, or bring the one that is there up to date with them.
 
     The sources are the whole collection, each time: a document of the index that is not among them any more is
     removed. Vectors of chunks that are the same are taken over, all else is made anew, and replaces the old at once,
-    at the end. With `rebuild` nothing is taken over. RetrievalError, and the old one stays: for an index of other
-    settings or a damaged one without `rebuild`, a folder of something else, a second writer, a full disk, and sources
-    that hold nothing.
+    at the end. With `rebuild` nothing of the old index is taken over. RetrievalError, and the old one stays: for an
+    index of other settings or a damaged one without `rebuild`, a folder of something else, a second writer, a full
+    disk, and sources that hold nothing.
     """
     folder = Path(folder)
+    settings = settings or IndexSettings()
     tell = progress or _silent
     _refuse_folder_within(sources, folder)
-    with generations.one_writer(folder), index_told(folder):
-        parts = _loaded(settings or IndexSettings())
-        made_from = parts.made_from()
-        with _Previous(folder, made_from, rebuild=rebuild) as previous:
-            collection = read_collection(sources, _cutting(parts), columns=columns, limits=limits, progress=tell)
-            draft = Manifest(
-                made_from=made_from, opened_with={}, content=collection.content(), counts={}, versions={}, files={},
-                sources=_source_names(sources),
+    with generations.one_writer(folder):
+        parts = _loaded(settings, device)
+        with _previous(folder, parts, rebuild=rebuild) as previous:
+            cutting = Cutting(
+                tokenizer=parts.outline.tokenizer, size=settings.size, overlap=settings.overlap,
+                drop=settings.duplicates == "drop", near=settings.near,
             )  # fmt: skip
-            if previous is not None and previous.manifest.content == draft.content:
-                return _report(collection, previous, Embedded(_NONE, len(previous.chunks), 0, 0), previous.generation)
-            if not rebuild:
+            collection = read_collection(sources, cutting, columns=columns, limits=limits, progress=tell)
+            if previous is not None and previous.manifest.content == collection.content():
+                return _report(collection, previous, _nothing_new(previous), previous.generation)
+            with suppress(RetrievalError):  # CURRENT may be damaged, or there would be no need of a rebuild
                 generations.prune(folder, _forget)
-            known = previous.known_vectors() if previous is not None and previous.has_dense else {}
-            if rebuild:
-                _drop_parts(folder)
-            embedded, name = _written(folder, parts, collection, draft, known=known, progress=tell)
+            with index_told(folder):
+                embedded, name = _written(folder, parts, collection, previous, tell)
             report = _report(collection, previous, embedded, name)
-        _drop_parts(folder)
+        shutil.rmtree(folder / generations.EMBEDDED, ignore_errors=True)
         generations.prune(folder, _forget)
         return report
+
+
+def _silent(_stage: str, _done: int, _total: int) -> None:
+    pass
+
+
+def _refuse_folder_within(sources: Sequence[str | os.PathLike[str]], folder: Path) -> None:
+    given = [sources] if isinstance(sources, str | os.PathLike) else sources
+    place = Path(os.path.realpath(folder))
+    for source in map(Path, given):
+        if source.is_dir() and place.is_relative_to(os.path.realpath(source)):
+            raise RetrievalError(f"{folder}: lies in {source}, and would index itself; allowed is a folder outside it")
+
+
+def _loaded(settings: IndexSettings, device: str) -> _Parts:
+    """Load what an index is made with: it is missing before anything is read, or not at all."""
+    terms = _read_terms(settings.terms) if settings.terms is not None else []
+    encoder = None
+    if settings.encoder is not None:
+        encoder = dense_encoder(
+            settings.encoder, pooling=settings.pooling, query_prefix=settings.query_prefix,
+            passage_prefix=settings.passage_prefix, device=device,
+        )  # fmt: skip
+    outline = model_outline(settings.tokenizer)
+    return _Parts(settings=settings, words=SearchWords(terms), terms=terms, outline=outline, encoder=encoder)
+
+
+def _read_terms(path: Path) -> list[str]:
+    """The words of a file, one a line; empty lines and those from # on are none."""
+    try:
+        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "is no UTF-8"
+        raise RetrievalError(
+            f"{path}: terms cannot be read ({reason}); allowed is a text with one word a line"
+        ) from error
+    return [word for line in lines if (word := line.strip()) and not word.startswith("#")]
+
+
+@contextmanager
+def _previous(folder: Path, parts: _Parts, *, rebuild: bool) -> Iterator[Index | None]:
+    """The index that is there, unless there is none or nothing of it is wanted; RetrievalError where it is another."""
+    if rebuild or generations.current_name(folder) is None:
+        yield None
+        return
+    with open_index(folder, words=parts.words) as previous:
+        refuse_others(folder, previous.manifest.made_from, parts.made_from())
+        yield previous
+
+
+def _written(
+    folder: Path, parts: _Parts, collection: Collection, previous: Index | None, tell: Progress
+) -> tuple[Embedded, str]:
+    """Write the next generation and make it the one that answers."""
+    number = generations.next_number(folder)
+    texts = [chunk.text for chunk in collection.chunks]
+    known = previous.known_vectors() if previous is not None and previous.has_dense else {}
+    with generations.draft_of(folder) as draft:
+        embedded, where = _NOTHING, None
+        if parts.encoder is not None:
+            waiting = folder / generations.EMBEDDED
+            embedded = embed_new(texts, parts.encoder, known=known, parts=waiting, progress=tell)
+            where = _collection_of(folder, number, parts.settings)
+            _write_vectors(where or draft / VECTORS, parts.settings.store, collection, embedded.vectors)
+        LexicalIndex.build(texts, parts.words, progress=tell).save(draft / LEXICAL)
+        _write_tables(draft, parts, collection)
+        manifest = Manifest(
+            made_from=parts.made_from(), content=collection.content(), sources=collection.sources,
+            opened_with={"encoder": _place_of(parts.settings.encoder), "vectors": where},
+            counts={"documents": len(collection.documents), "chunks": len(texts), "left": len(collection.left),
+                    "exact": len(collection.exact), "near": len(collection.near), "texts_cut": embedded.cut},
+            versions=library_versions(), files=file_entries(draft),
+        )  # fmt: skip
+        return embedded, generations.publish(folder, draft, number, manifest.to_json())
+
+
+_NOTHING = Embedded(np.zeros((0, 0), dtype=np.float32), reused=0, new=0, cut=0)
+
+
+def _collection_of(folder: Path, number: int, settings: IndexSettings) -> str | None:
+    """A server's collection for one generation; a build that was killed left the very one that the next makes anew."""
+    if settings.store_url is None:
+        return None
+    index = hashlib.sha256(os.path.realpath(folder).encode("utf-8", "surrogateescape")).hexdigest()[:12]
+    return f"{settings.store_url.rstrip('/')}/cijing-{index}-{number:04d}"
+
+
+def _write_vectors(where: str | Path, kind: StoreKind, collection: Collection, vectors: Floats) -> None:
+    store = open_store(kind, where, dim=vectors.shape[1], create=True)
+    store.write([chunk.id for chunk in collection.chunks], vectors)
+    store.close()
+
+
+def _write_tables(draft: Path, parts: _Parts, collection: Collection) -> None:
+    tables.write_chunks(collection.chunks, draft)
+    tables.write_documents(collection.documents, draft)
+    tables.write_lines(map(asdict, _left(collection, parts.settings)), draft / tables.LEFT)
+    tables.write_lines(map(asdict, collection.near), draft / tables.NEAR)
+    tables.write_json(parts.terms, draft / TERMS)
+
+
+def _left(collection: Collection, settings: IndexSettings) -> list[Left]:
+    """What is in no chunk: what could not be read, and repeated chunks."""
+    dropped = collection.exact if settings.duplicates == "drop" else ()
+    return [*collection.left, *(Left(path=one.chunk, reason=f"is the same as {one.first}") for one in dropped)]
+
+
+def _place_of(encoder: str | None) -> str | None:
+    """Where the encoder is found again, from wherever the index is opened."""
+    return os.path.realpath(encoder) if encoder is not None and Path(encoder).is_dir() else encoder
+
+
+def _forget(generation: Path) -> None:
+    """Remove the collection of a generation whose vectors are on a server."""
+    where = manifest_of((generation / generations.MANIFEST).read_bytes(), generation).opened_with.get("vectors")
+    if where is not None:
+        drop_collection(where)
+
+
+def _nothing_new(previous: Index) -> Embedded:
+    return _NOTHING._replace(reused=len(previous.chunks) if previous.has_dense else 0)
+
+
+def _report(collection: Collection, previous: Index | None, embedded: Embedded, name: str) -> IndexReport:
+    was = previous.document_hashes() if previous is not None else {}
+    now = {document.id: document.sha256 for document in collection.documents}
+    same = sum(was.get(id) == sha256 for id, sha256 in now.items())
+    new = len(now.keys() - was.keys())
+    return IndexReport(
+        documents=len(now), new=new, changed=len(now) - new - same, removed=len(was.keys() - now.keys()), same=same,
+        chunks=len(collection.chunks), reused=embedded.reused, embedded=embedded.new, cut=embedded.cut,
+        left=collection.left, exact=collection.exact, near=collection.near, generation=name,
+        unchanged=previous is not None and previous.generation == name,
+    )  # fmt: skip

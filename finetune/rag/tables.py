@@ -91,6 +91,11 @@ def write_lines(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
     path.write_text("".join(lines), encoding="utf-8", errors="backslashreplace")
 
 
+def write_json(value: Any, path: Path) -> None:
+    """Write a value as JSON."""
+    path.write_text(json.dumps(value, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     """Read them back."""
     with path.open(encoding="utf-8") as file:
