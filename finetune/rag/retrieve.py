@@ -68,7 +68,7 @@ def retrieve(
             raise RetrievalError(f"{name} {value}: allowed are whole numbers from 1")
     chosen = _mode(index, mode)
     depth = max(k, pool) if chosen == "hybrid" or reranker is not None else k
-    found = _found(index, list(queries), chosen, weight=weight, depth=depth)
+    found = _found(index, list(queries), chosen, weight=weight, depth=depth) if queries else ()
     return [
         _ranked(hits, query, reranker)[:k] if reranker is not None else hits[:k]
         for query, hits in zip(queries, found, strict=True)
