@@ -57,7 +57,7 @@ def test_a_model_really_answers(tiny):
 
 def test_a_passage_without_room_is_told_and_not_left_out_in_silence(capsys, tmp_path):
     tiny_llama(tmp_path / "m")
-    assert main(["--model", str(tmp_path / "m"), "--count", "1", "--table", str(tmp_path / "t.csv")]) == 2
+    assert main(["--model", str(tmp_path / "m" / "llama"), "--count", "1", "--table", str(tmp_path / "t.csv")]) == 2
     assert "question 1: its passage does not fit" in capsys.readouterr().err and not (tmp_path / "t.csv").exists()
 
 
