@@ -4,11 +4,12 @@
 
 A collection of some hundred chunks changes again and again, and each time a process of its own, with a tiny encoder,
 begins to bring its index up to date and is ended by SIGKILL at a random moment: while it loads, reads and embeds, or
-while it writes the new generation and puts it in place. After each kill another process opens the index, compares
-every hash, and asks it by words and by vectors: it must be, whole, that of the collection before or that of the new
-one. At last a run is left alone, and its index compared with one of the same documents in a folder that nobody killed:
-the same documents, chunks and words, vectors within 1e-5, no file left over. Processes are forked from one that has its
-libraries loaded. Leaves with exit code 1 where anything is lost.
+while it writes the new generation and puts it in place. The first two strike before there is any index. After each
+kill another process opens the index, compares every hash, and asks it by words and by vectors: it must be, whole,
+that of the collection before or that of the new one. At last a run is left alone, and its index compared with one of
+the same documents in a folder that nobody killed: the same documents, chunks and words, vectors within 1e-5, no file
+left over. Processes are forked from one that has its libraries loaded. Leaves with exit code 1 where anything is
+lost.
 """
 
 import argparse
@@ -34,6 +35,7 @@ from finetune.rag.index import Index, IndexSettings, build_index, open_index
 PRESETS = {"small": (3, 12), "full": (20, 60)}  # kills, documents
 Aim = Literal["any moment", "writing"]
 TOLERANCE = 1e-5
+_FIRST = 2  # kills, the first, of runs that have no index yet
 _PATIENCE = 300.0  # seconds for a process that nobody kills
 COLUMNS = ("kill", "aim", "after seconds", "draft written", "answers as", "seconds of a whole run")
 
@@ -81,6 +83,9 @@ def _killed(root: Path, *, kills: int, documents: int, draw: random.Random) -> t
         attempt += 1
         if not killed:  # it had come to its end before
             continue
+        if len(rows) == _FIRST - 1 and answer is None:  # from here on there is an old index that must go on
+            left_alone(docs, folder, settings)
+            known = (version,)
         rows.append([len(rows) + 1, aim, f"{after:.3f}", drafted, _named(answer, version), f"{span:.3f}"])
         print(f"kill {len(rows):>2}, {aim:<10} after {after:6.3f} s, answers as {rows[-1][4]}", flush=True)
     left_alone(docs, folder, settings)
