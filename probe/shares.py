@@ -169,8 +169,8 @@ def part_shares(
     is read again in one pass, whose rows are those of generation. An encoder has only rows of a target; it reads the
     prompt's token types.
     The sink is the first token alone, of a pair the first special one; families with a learned sink have what that
-    takes counted in. Rows are summed layer by layer as they come, so the peak is some seven copies of one layer's: 180 MB
-    for 100 rows of 32 heads on 2,000 tokens, whatever the number of layers. The eager path needs whole maps.
+    takes counted in. Rows are summed layer by layer as they come, so the peak is some seven copies of one layer's:
+    180 MB for 100 rows of 32 heads on 2,000 tokens, whatever the number of layers. The eager path needs whole maps.
     Raises ModelError, PromptError, SpanError, TapError and BudgetError, each naming the prompt.
     """
     check_loaded(loaded)
