@@ -6,6 +6,7 @@ import typer
 
 from finetune.commands.mining import mine
 from finetune.commands.results import evaluate, merge, push
+from finetune.commands.retrieving import index, search
 from finetune.commands.sweeping import sweep
 from finetune.commands.teaching import check, schema, train
 from probe import OnceEach, as_program, exit_code
@@ -18,7 +19,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Teach a model a domain's sense of a word.",
 )
-for command in (train, sweep, check, mine, evaluate, merge, push, schema):
+for command in (train, sweep, check, mine, evaluate, merge, push, schema, index, search):
     app.command(cls=OnceEach)(command)
 
 

@@ -12,10 +12,11 @@ from finetune.rag.causes import (
     answer_ids,
     answer_log_probability,
     passage_effects,
+    rebuilding,
     swaps_for,
 )
 from finetune.rag.chunks import Chunk
-from finetune.rag.inject import Injection
+from finetune.rag.inject import Injection, inject
 from probe.models import model_from_parts
 from probe.prompts import MappedPrompt, PromptPart
 from probe.spans import tokenize
@@ -216,17 +217,44 @@ def test_no_passages_no_answer_and_no_room_are_refused(loaded_of) -> None:
 
 
 def test_a_swap_is_another_documents_passage_of_about_the_same_length_without_the_answer() -> None:
-    passages = [chunk(0, "甲", tokens=100), chunk(1, "乙", tokens=100), chunk(2, "丙", tokens=40)]
+    passages = [chunk(0, "甲", tokens=100), chunk(1, "乙", tokens=101), chunk(2, "丙", tokens=40)]
+    same = chunk(3, "丁", tokens=100, document="d0")
     pool = [
-        *passages,
-        chunk(3, "丁", tokens=100, document="d0"),
-        chunk(4, "有AAPL的", tokens=100),
-        chunk(6, "戊", tokens=98),
-        chunk(5, "己", tokens=102),
-        chunk(7, "庚", tokens=70),
-        chunk(8, "辛", tokens=10),
-    ]
+        *passages, same, chunk(4, "有AAPL的", tokens=100), chunk(6, "戊", tokens=98), chunk(5, "己", tokens=102),
+        chunk(7, "庚", tokens=70), chunk(8, "乙。", tokens=101), chunk(9, "AA PL", tokens=100),
+    ]  # fmt: skip
     found = swaps_for(passages, pool, answer="aapl")
-    assert {name: swap.id for name, swap in found.items()} == {"c0": "c5", "c1": "c6", "c2": "c7"}
-    with pytest.raises(RetrievalError, match=r"2 passages of other documents .* allowed are 3 or more"):
-        swaps_for(passages, pool[:-2], answer="aapl")
+    assert {name: swap.id for name, swap in found.items()} == {"c0": "c5", "c1": "c5", "c2": "c7"}
+    # With no other document, another place of one; with nothing else, none.
+    assert swaps_for(passages, [*passages, same], answer="aapl") == dict.fromkeys(["c0", "c1", "c2"], same)
+    assert swaps_for(passages, passages, answer="aapl") == {}
+
+
+def test_an_answers_tokens_follow_the_prompt_and_not_the_start_of_a_text(loaded_of) -> None:
+    loaded = loaded_of("llama")
+    chinese = inject(loaded.tokenizer, "苹果", [], budget=200, instruction="").prompt
+    english = inject(loaded.tokenizer, "apple", [], budget=200, instruction="", language="en").prompt
+    assert (chinese.tokens.text[-1], english.tokens.text[-1]) == ("：", ":")
+    for prompt, answer, written in (
+        (chinese, "苹果酸", "苹果酸"), (english, "apple", " apple"), (english, "苹果", "苹果"),
+        (english, " apple\n", " apple"),
+    ):  # fmt: skip
+        ids = answer_ids(loaded, answer, after=prompt)
+        whole = loaded.tokenizer(prompt.tokens.text[-1] + written, add_special_tokens=False)["input_ids"]
+        assert list(ids) == whole[-len(ids) :]
+        assert loaded.tokenizer.decode([*prompt.tokens.ids[-9:], *ids]).endswith(prompt.tokens.text[-1] + written)
+
+
+def test_a_prompt_is_built_anew_with_nothing_else_changed(loaded_of) -> None:
+    loaded = loaded_of("llama")
+    injection = inject(
+        loaded.tokenizer, "苹果", PASSAGES, budget=250, order="best-last", seed=3, instruction="我们{marker}", near=None
+    )  # fmt: skip
+    assert [one.id for one in injection.passages] == ["c2", "c1", "c0"]
+    rebuild = rebuilding(loaded, "苹果", injection, instruction="我们{marker}")
+    same = rebuild(injection.passages)
+    assert same.prompt.tokens.ids == injection.prompt.tokens.ids
+    fewer = rebuild(injection.passages[:1])
+    assert fewer.marker == injection.marker
+    assert [one.id for one in fewer.passages] == ["c2"]
+    assert [one.id for one in rebuild([PASSAGES[0], PASSAGES[0]]).passages] == ["c0"]  # equal texts never stand twice

@@ -372,3 +372,111 @@ def test_damaged_weights_are_an_error_and_no_shares():
     loaded = model_from_parts(model, tokenizer, name="broken")
     with pytest.raises(ModelError, match=r"prompt p1: .*layers\.1.* not finite; the weights are damaged"):
         part_shares(loaded, of(loaded), rows="last")
+
+
+# ---- the command -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Two models as folders, and prompts for each."""
+    place = tmp_path_factory.mktemp("shares")
+    for family in ("llama", "gpt2", "bert"):
+        _, tokenizer = FAMILIES[family](place, **({} if family == "bert" else {"head": True}))
+        prompts = [
+            of(model_from_parts(*FAMILIES[family](), name=family), target="苹果酸", id=id) for id in ("p1", "p2")
+        ]
+        save_prompts([pair(tokenizer, target="苹果")] if family == "bert" else prompts, place / f"{family}.jsonl")
+    return place
+
+
+def shown(folder, capsys, *options, family="llama"):
+    assert run(["prompt", str(folder / f"{family}.jsonl"), "-m", str(folder / family), *options]) == 0
+    return capsys.readouterr().out
+
+
+def test_the_command_shows_a_line_a_part_that_makes_a_hundred_percent(folder, capsys):
+    first, header, *lines = shown(folder, capsys, "--id", "p2", "--answer", ANSWER).splitlines()
+    assert first.startswith("p2: ") and first.endswith(f"rows that gave the answer {ANSWER}")
+    assert header.split() == ["part", "tokens", "share", "even", "per", "token", "strongest", "heads"]
+    names = [line.split()[0] for line in lines]
+    assert names == ["sink", "template", "instruction", "question", "chips", "acid", "answer"]
+    assert sum(float(line.split()[2]) for line in lines) == pytest.approx(100, abs=0.4)
+    assert [line.count("head ") for line in lines] == [0, 0, 0, 0, 3, 3, 0]
+
+
+def test_the_command_shows_every_prompt_of_a_file_and_rows_of_any_word(folder, capsys):
+    out = shown(folder, capsys, "--target", "公司")
+    assert [line for line in out.splitlines() if ":" in line] == ["p1: 1 row of 公司", "p2: 1 row of 公司"]
+    assert "the last row" in shown(folder, capsys, "--rows", "last")
+    assert "2 rows of 苹果" in shown(folder, capsys, family="bert")
+    assert "4 rows that gave the answer " in shown(folder, capsys, "--generate", "4", "--id", "p1")
+
+
+def test_table_picture_and_json_hold_the_shares_that_the_function_gives(folder, capsys, tmp_path, loaded_of):
+    out = shown(
+        folder, capsys, "--id", "p1", "--answer", ANSWER, "--json", "--csv", str(tmp_path / "a.csv"),
+        "--png", str(tmp_path / "a.png"), "--part", "acid", "--layers", "1-2",
+    )  # fmt: skip
+    expected = part_shares(loaded_of("llama"), of(loaded_of("llama"), target="苹果酸"), answer=ANSWER, layers=[1, 2])
+    table = pd.read_csv(tmp_path / "a.csv", keep_default_na=False, na_values=[""])
+    assert np.allclose(table["share"], expected.shares.ravel(), atol=1e-6)
+    assert list(table["part"])[: len(expected.parts)] == labels_of(expected) and set(table["prompt"]) == {"p1"}
+    (found,) = json.loads(out)["prompts"]
+    assert found["layers"] == [1, 2] and found["answer"] == ANSWER and found["rows_of"] == "answer"
+    for place, part in enumerate(found["parts"]):
+        assert np.allclose(part["heads"], expected.shares[..., place].mean(2), atol=1e-6)
+        assert part["share"] == pytest.approx(expected.shares[..., place].mean(), abs=1e-6)
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_json_without_a_number_per_token_has_none(folder, capsys):
+    out = shown(folder, capsys, "--id", "p1", "--answer", "a", "--json")
+    assert {part["part"]: part["per_token"] for part in json.loads(out)["prompts"][0]["parts"]}["answer"] is None
+
+
+@pytest.mark.parametrize(
+    ("family", "options", "says"),
+    [
+        ("llama", ["--id", "p3"], "llama.jsonl: no prompt 'p3'; did you mean p2? allowed are p1, p2"),
+        ("llama", ["--target", "菠菜"], "--target: '菠菜', occurrence 1: the text"),
+        ("llama", ["--target", "公司", "--occurrence", "2"], "has it 1 times"),
+        ("llama", ["--rows", "answer"], 'prompt p1: rows "answer" need an answer'),
+        ("llama", ["--answer", "a", "--generate", "1"], "--answer and --generate are given; allowed is one of both"),
+        ("llama", ["--rows", "first"], "'first' is not one of"),
+        ("llama", ["--png", "a.png"], "--png draws one prompt, and"),
+        ("llama", ["--part", "acid"], "give --png FILE with it"),
+        ("llama", ["--id", "p1", "--png", "a.png", "--part", "acids"], "no such part; did you mean acid?"),
+        ("llama", ["--png", "a.svg"], "allowed is a file ending in .png"),
+        ("llama", ["--csv", "a.txt"], "allowed is a file ending in .csv"),
+        ("llama", ["--csv", "/dev/null/a.csv"], "cannot write the table"),
+        ("gpt2", ["-m", "llama"], "prompt p1: its token ids do not spell its text with this tokenizer"),
+        ("gpt2", ["--generate", "60"], "prompt p1: 82 tokens to read, but gpt2 has 64 positions"),
+        ("bert", ["--answer", "a"], "is an encoder, it writes no answers"),
+        ("llama", ["--layers", "7"], "layers 7: this model has attention layers 0-2"),
+        ("llama", ["--memory-budget", "1KB"], "a larger memory budget"),
+    ],
+)
+def test_what_the_command_cannot_do_is_one_line_and_exit_code_2(folder, capsys, family, options, says):
+    options = [str(folder / option) if option == "llama" else option for option in options]
+    model = [] if "-m" in options else ["-m", str(folder / family)]
+    assert run(["prompt", str(folder / f"{family}.jsonl"), *model, *options]) == 2
+    heard = capsys.readouterr()
+    assert says in heard.err and heard.err.count("\n") == 1 and heard.out == ""
+
+
+def test_a_file_that_is_not_there_or_of_another_version_is_refused_before_a_model_is_looked_for(folder, capsys):
+    assert run(["prompt", str(folder / "no.jsonl"), "-m", "no/such-model"]) == 2
+    assert "no.jsonl: cannot be read (No such file" in capsys.readouterr().err
+    text = (folder / "llama.jsonl").read_text("utf-8").replace('"version": 1', '"version": 9')
+    (folder / "newer.jsonl").write_text(text, "utf-8")
+    assert run(["prompt", str(folder / "newer.jsonl"), "-m", "no/such-model"]) == 2
+    assert capsys.readouterr().err == f"{folder / 'newer.jsonl'}:1: version 9 is unknown; allowed is 1\n"
+
+
+def test_ids_beyond_the_models_vocabulary_are_one_line(folder, capsys):
+    lines = [json.loads(line) for line in (folder / "llama.jsonl").read_text("utf-8").splitlines()]
+    lines[0]["ids"][-1] = 99_999
+    (folder / "beyond.jsonl").write_text(json.dumps(lines[0]), "utf-8")
+    assert run(["prompt", str(folder / "beyond.jsonl"), "-m", str(folder / "llama")]) == 2
+    assert "is 99999, but llama has ids 0 to" in capsys.readouterr().err.replace(str(folder) + "/", "")

@@ -13,6 +13,7 @@ from probe import open_console, say, show_progress, text_table
 
 if TYPE_CHECKING:
     from finetune.rag.hits import Hit
+    from finetune.rag.index import IndexReport
 
 INDEX_FOLDER = Path("runs/index")
 ENCODER, TOKENIZER = "builtin:e5-small", "builtin:gemma3-270m"
@@ -69,12 +70,14 @@ def index(
 
     settings = IndexSettings(
         encoder=None if encoder == "none" else encoder, tokenizer=tokenizer, size=size, overlap=overlap, terms=terms,
-        store=store, store_url=store_url, duplicates="keep" if keep_duplicates else "drop", device=device,
+        store=store, store_url=store_url, duplicates="keep" if keep_duplicates else "drop",
     )  # fmt: skip
     columns = Columns(text=text_column, title=title_column, id=id_column, split=split)
     with show_progress() as progress:
-        report = build_index(sources, folder, settings, columns=columns, rebuild=rebuild, progress=progress)
-    for line in report.lines():
+        report = build_index(
+            sources, folder, settings, columns=columns, rebuild=rebuild, progress=progress, device=device
+        )
+    for line in _lines(report):
         say(line)
     print(folder)
 
@@ -105,6 +108,27 @@ def search(
         return
     columns = ("rank", "score", "BM25", "cosine", "where", "passage")
     open_console(sys.stdout).print(text_table(columns, [_row(hit) for hit in hits]))
+
+
+MOST_TOLD = 20  # lines of what was left out; all are in the index's folder
+
+
+def _lines(report: "IndexReport") -> list[str]:
+    """What came of it, and what was left out."""
+    lines = [
+        f"documents {report.documents:,}: {report.new} new, {report.changed} changed, {report.removed} removed, "
+        f"{report.same} as before; chunks {report.chunks:,}: {report.embedded:,} embedded, {report.reused:,} taken over"
+    ]
+    if report.unchanged:
+        lines = [f"documents {report.documents:,}, chunks {report.chunks:,}: all as before, nothing to do"]
+    lines += [f"left out: {one.path}: {one.reason}" for one in report.left[:MOST_TOLD]]
+    if len(report.left) > MOST_TOLD:
+        lines.append(f"left out: {len(report.left) - MOST_TOLD:,} more, in left.jsonl of the index's folder")
+    if report.exact or report.near:
+        lines.append(f"duplicates: {len(report.exact):,} exact, {len(report.near):,} near ones (kept)")
+    if report.cut:
+        lines.append(f"{report.cut:,} chunks are longer than the encoder reads; their ends have no part in vectors")
+    return lines
 
 
 def _row(hit: "Hit") -> list[str]:

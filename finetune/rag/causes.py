@@ -11,7 +11,9 @@ import torch
 
 from finetune.errors import RetrievalError
 from finetune.rag.chunks import Chunk
-from finetune.rag.inject import Injection
+from finetune.rag.duplicates import letters_of
+from finetune.rag.forms import Language
+from finetune.rag.inject import Injection, inject
 from finetune.spelling import Speller
 from probe import EdgeEdit, LoadedModel, MappedPrompt, PromptPart, RowRequest, tap
 
@@ -20,6 +22,7 @@ Progress = Callable[[int, int], None]
 Rebuild = Callable[[Sequence[Chunk]], Injection]
 
 LEAST = 1.0  # nats that an answer must lose
+_ROOM = 2**20  # tokens, of a model without a longest text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,24 +204,43 @@ def _keeps_few(model: Any) -> bool:
     return "logits_to_keep" in signature(inner.forward).parameters
 
 
-def swaps_for(passages: Sequence[Chunk], pool: Sequence[Chunk], *, answer: str) -> dict[str, Chunk]:
-    """Choose for each passage another of about as many tokens: of no document among theirs, without the answer.
+def rebuilding(
+    loaded: LoadedModel,
+    question: str,
+    injection: Injection,
+    *,
+    instruction: str | None = None,
+    language: Language = "zh",
+) -> Rebuild:
+    """Give what puts other passages into the same prompt: all of them, in the order given, between the same marks.
 
-    Each is taken once, the nearest in length first, by its id where several are. RetrievalError where the pool has too
-    few.
+    What is numbered there is numbered anew. instruction, language: those that the injection was made with.
     """
-    documents = {chunk.document for chunk in passages}
-    free = [
-        chunk for chunk in pool if chunk.document not in documents and answer.casefold() not in chunk.text.casefold()
-    ]
-    if len(free) < len(passages):
-        raise RetrievalError(
-            f"{len(free)} passages of other documents without the answer {answer!r}; allowed are {len(passages)} or "
-            "more, one to swap for each passage"
-        )
-    found: dict[str, Chunk] = {}
-    for passage in passages:
-        nearest = min(free, key=lambda chunk: (abs(chunk.tokens - passage.tokens), chunk.id))
-        found[passage.id] = nearest
-        free.remove(nearest)
-    return found
+
+    def rebuild(passages: Sequence[Chunk]) -> Injection:
+        return inject(
+            loaded.tokenizer, question, passages, budget=loaded.max_positions or _ROOM, order="best-first",
+            form=injection.prompt.form, seed=injection.seed, instruction=instruction, language=language,
+            delimiters=bool(injection.marker), marker=injection.marker or None, near=None, id=injection.prompt.id,
+        )  # fmt: skip
+
+    return rebuild
+
+
+def swaps_for(passages: Sequence[Chunk], pool: Sequence[Chunk], *, answer: str) -> dict[str, Chunk]:
+    """Choose for each passage another of about as many tokens, without the answer: the nearest, equals by their id.
+
+    It is of none of their documents, or of another place in one where the pool has no other, and repeats no text of
+    theirs. Several passages may have the same, since each is swapped alone. Where the pool has nothing else at all,
+    none is chosen.
+    """
+    documents, texts = {one.document for one in passages}, {letters_of(one.text) for one in passages}
+    wanted = letters_of(answer)
+    free = [one for one in pool if (letters := letters_of(one.text)) not in texts and wanted not in letters]
+    free = [one for one in free if one.document not in documents] or free
+    return {one.id: min(free, key=_from(one.tokens)) for one in passages if free}
+
+
+def _from(tokens: int) -> Callable[[Chunk], tuple[int, str]]:
+    """How far a passage's length is from this one."""
+    return lambda chunk: (abs(chunk.tokens - tokens), chunk.id)

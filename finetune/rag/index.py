@@ -194,7 +194,7 @@ def _previous(folder: Path, parts: _Parts, *, rebuild: bool) -> Iterator[Index |
     if rebuild or generations.current_name(folder) is None:
         yield None
         return
-    with open_index(folder) as previous:
+    with open_index(folder, words=parts.words) as previous:
         refuse_others(folder, previous.manifest.made_from, parts.made_from())
         yield previous
 

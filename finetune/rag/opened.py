@@ -24,13 +24,14 @@ LEXICAL, VECTORS, TERMS = "lexical", "vectors", "terms.json"  # in a generation'
 class Index:
     """One generation of an index, which stays as it is while it is open, whatever is built beside it."""
 
-    def __init__(self, folder: Path, held: Held, *, device: str) -> None:
+    def __init__(self, folder: Path, held: Held, *, device: str, words: SearchWords | None) -> None:
         self.folder = folder
         self._held, self._device = held, device
         self.manifest: Manifest = manifest_of(held.manifest, folder)
         check_files(held.folder, self.manifest.files)
         self.terms: list[str] = json.loads((held.folder / TERMS).read_text(encoding="utf-8"))
-        words = SearchWords(self.terms)
+        if words is None or words.identity() != self.manifest.made_from["words"]:
+            words = SearchWords(self.terms)
         refuse_others(folder, {"words": self.manifest.made_from["words"]}, {"words": words.identity()})
         self.chunks = tables.read_chunks(held.folder)
         self.lexical = LexicalIndex.load(held.folder / LEXICAL, words)
@@ -120,16 +121,16 @@ class Index:
         return identity
 
 
-def open_index(folder: str | Path, *, device: str = "auto") -> Index:
+def open_index(folder: str | Path, *, device: str = "auto", words: SearchWords | None = None) -> Index:
     """Open the generation that answers now; RetrievalError for a damaged file, and for other words than it has.
 
     Every file's hash is compared. The encoder is loaded, and held against the index's, when vectors are first asked
-    for.
+    for. `words`, where they are the index's, are taken and not made again.
     """
     folder = Path(folder)
     held = hold_current(folder)
     try:
-        return Index(folder, held, device=device)
+        return Index(folder, held, device=device, words=words)
     except BaseException:
         held.close()
         raise

@@ -29,8 +29,6 @@ from probe.options import (
 )
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from probe.prompts import MappedPrompt
     from probe.shares import PartShares
 
@@ -67,7 +65,7 @@ def prompt(
     trust_remote_code: RemoteCode = False,
     memory_budget: Budget = None,
 ) -> None:
-    """Show how much attention goes to each part of a prompt. A part is a passage, or the question.
+    """Show how much attention goes to each part of a prompt. A part is a passage, the question, the template.
 
     A share is the mean over layers, heads and rows, and makes 100 % over all parts. Even is what attention would give
     that is even over all tokens a row may see; per token is the share over the part's share of the tokens.
@@ -76,6 +74,8 @@ def prompt(
 
     asked = _asked(load_prompts(file), file, id=id, target=target, occurrence=occurrence)
     drawn = _part_drawn(asked, part, file) if png else None
+    if answer is not None and generate:
+        raise CijingError("--answer and --generate are given; allowed is one of both")
     if part is not None and png is None:
         raise CijingError("--part is the part of the picture; give --png FILE with it")
     from probe.captures import refuse_unwritable, write_whole
@@ -87,7 +87,7 @@ def prompt(
         model, device=device, dtype=dtype, revision=revision, code=trust_remote_code, head="lm" if generate else "none"
     )
     from probe.shares import part_shares
-    from probe.terminal import open_console, show_progress
+    from probe.terminal import show_progress
 
     found = []
     with show_progress(patient=True) as progress:
@@ -106,7 +106,7 @@ def prompt(
     if as_json:
         print(json.dumps(_content(found, model=loaded.name), ensure_ascii=False, indent=2, allow_nan=False))
         return
-    _print(open_console(sys.stdout), found)
+    _print(found)
 
 
 def _asked(
@@ -142,9 +142,10 @@ def _part_drawn(asked: "Sequence[MappedPrompt]", part: str | None, file: Path) -
     return chosen
 
 
-def _print(console: "Console", found: "Sequence[PartShares]") -> None:
-    from probe.terminal import text_table, visible
+def _print(found: "Sequence[PartShares]") -> None:
+    from probe.terminal import open_console, text_table, visible
 
+    console = open_console(sys.stdout)
     for number, shares in enumerate(found):
         if number:
             print()
@@ -210,9 +211,9 @@ def _content(found: "Sequence[PartShares]", *, model: str) -> dict[str, Any]:
 
 def _one_content(shares: "PartShares") -> dict[str, Any]:
     heads = shares.shares.mean(2, dtype=float)  # [layer, head, part]
-    parts: list[dict[str, Any]] = [
-        {**one, "heads": heads[..., place].tolist()} for place, one in enumerate(shares.summary().to_dict("records"))
-    ]
+    parts: list[dict[str, Any]] = []
+    for place, row in enumerate(shares.summary().to_dict("records")):
+        parts.append({str(name): value for name, value in row.items()} | {"heads": heads[..., place].tolist()})
     for one in parts:  # JSON has no NaN
         one["per_token"] = None if math.isnan(one["per_token"]) else one["per_token"]
     return {
