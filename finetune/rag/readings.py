@@ -35,6 +35,7 @@ from probe import (
     most_frequent_sense,
     part_shares,
     read_state,
+    route_of,
     sense_accuracy,
     tokens_of,
 )
@@ -128,14 +129,30 @@ class Readings:
         names = ["passage", "layer", "sense", "alone", "behind", "control", "lowest", "highest", "gain"]
         return pd.DataFrame(rows, columns=names)
 
+    def table(self) -> pd.DataFrame:
+        """All numbers in one table: passage, layer, measure, alone, behind, empty, control, lowest, highest, controls.
+
+        A measure is "moved", "raw" or "cosine to" a sense; what it has no number for is NaN.
+        """
+        moved, towards = self.moved(), self.towards()
+        raw = moved[["passage", "layer", "controls"]].assign(measure="raw", behind=moved.raw)
+        parts = [moved.drop(columns="raw").rename(columns={"moved": "behind"}).assign(measure="moved"), raw]
+        if len(towards):
+            counts = moved[["passage", "layer", "controls"]]
+            named = towards.assign(measure="cosine to " + towards.sense)
+            parts.append(named.merge(counts, on=["passage", "layer"]))
+        names = ["passage", "layer", "measure", "alone", "behind", "empty", "control", "lowest", "highest", "controls"]
+        return pd.concat(parts, ignore_index=True).reindex(columns=names)
+
     def summary(self, layer: int | None = None) -> pd.DataFrame:
         """A row a passage at one state layer, by default the one that tells the senses best, else the last.
 
         share: of the target rows' attention, mean over attention layers, heads and rows; even: what even attention
-        would give. before and after: the sense with the highest cosine. towards: the sense with the largest gain,
-        where the passage's cosine is above that of every control; "" where it is not.
+        would give. before and after: the sense with the highest cosine. towards: of the senses to which the reading is
+        nearer than alone and than behind every control, that of the largest gain; "" for none. With n controls one
+        sense passes all of them by chance once in n + 1 times: it describes one reading and tests nothing.
         """
-        at = self._layer(layer)
+        at = self.layer_shown(layer)
         moved = self.moved()
         table = moved[moved.layer == at].drop(columns="layer").reset_index(drop=True)
         table.insert(1, "tokens", [self._part(one, "tokens") for one in self.passages])
@@ -162,7 +179,8 @@ class Readings:
                 ]
         return pd.DataFrame(rows, columns=["passage", "attention_layer", "head", "share", "even"])
 
-    def _layer(self, layer: int | None) -> int:
+    def layer_shown(self, layer: int | None = None) -> int:
+        """The state layer asked for, by default the one that tells the senses best, else the last."""
         best = self.senses.best_layer if self.senses else self.layers[-1]
         at = layer if layer is not None else best if best in self.layers else self.layers[-1]
         if at not in self.layers:
@@ -208,14 +226,14 @@ def passage_readings(
     RetrievalError for a model that is no encoder, a target that the sentence does not hold, no passages, two with one
     id, and a passage that is empty or too long.
     """
-    _check_encoder(loaded)
+    kept = check_readable(loaded, sentence, target, passages, layers=layers)
     chunks = tuple(one.chunk if isinstance(one, Hit) else one for one in passages)
-    _check_passages(chunks)
     alone = _prompt(loaded, sentence, target, None)
     assert alone.target is not None
     word = alone.target.cut(alone.tokens.text)
     if controls is None:
-        controls = controls_for(loaded, chunks, pool, target=word)
+        room = (loaded.max_positions or _ROOM) - len(_empty_pair(loaded, alone)[0])
+        controls = controls_for(loaded, chunks, pool, target=word, longest=room)
     against = {one.id: tuple(controls.get(one.id, ())) for one in chunks}
     others = {one.id: one for mine in against.values() for one in mine}
     if both := sorted(set(others) & {one.id for one in chunks}):
@@ -229,8 +247,6 @@ def passage_readings(
         behind[name] = _reading(loaded, prompt)
         if progress:
             progress(done, len(prompts))
-    read = _reading(loaded, alone)
-    kept = _kept(layers, len(read))
     places = list(kept)
     return Readings(
         sentence=sentence,
@@ -239,12 +255,32 @@ def passage_readings(
         passages=chunks,
         controls=against,
         senses=senses,
-        alone=read[places],
+        alone=_reading(loaded, alone)[places],
         empty=_behind_nothing(loaded, alone)[places],
         behind={name: states[places] for name, states in behind.items()},
         shares=shares,
         prompts=(alone, *(prompts[one.id] for one in chunks)),
     )
+
+
+def check_readable(
+    loaded: LoadedModel,
+    sentence: str,
+    target: str | Span,
+    passages: Sequence[Chunk | Hit],
+    *,
+    layers: Collection[int] | None = None,
+) -> tuple[int, ...]:
+    """The state layers that are asked for; RetrievalError, before any reading, for all that `passage_readings` refuses.
+
+    Only controls are not looked at, which may not be chosen yet.
+    """
+    _check_encoder(loaded)
+    chunks = [one.chunk if isinstance(one, Hit) else one for one in passages]
+    _check_passages(chunks)
+    for passage in (None, *chunks):
+        _prompt(loaded, sentence, target, passage)
+    return _kept(layers, len(route_of(loaded).layers) + 1)
 
 
 def sense_readings(
@@ -287,11 +323,18 @@ def sense_readings(
 
 
 def controls_for(
-    loaded: LoadedModel, passages: Sequence[Chunk], pool: Sequence[Chunk], *, target: str, each: int = CONTROLS
+    loaded: LoadedModel,
+    passages: Sequence[Chunk],
+    pool: Sequence[Chunk],
+    *,
+    target: str,
+    each: int = CONTROLS,
+    longest: int = _ROOM,
 ) -> dict[str, tuple[Chunk, ...]]:
     """Choose for each passage others of about as many tokens: of no document among theirs, without the word itself.
 
-    By `swaps_for`, again until there are `each`, fewer where the pool has fewer. Passages may share controls.
+    By `swaps_for`, again until there are `each`, fewer where the pool has fewer of at most `longest` tokens. Passages
+    may share controls.
     """
     documents, named = {one.document for one in passages}, {one.id for one in passages}
     free = [
@@ -305,7 +348,8 @@ def controls_for(
     found: dict[str, tuple[Chunk, ...]] = {}
     for passage in passages:
         near = sorted(free, key=lambda one: (abs(len(one.text) - len(passage.text)), one.id))[:_CANDIDATES]
-        own, *left = _counted(loaded, [passage, *near])
+        own, *counted = _counted(loaded, [passage, *near])
+        left = [one for one in counted if one.tokens <= longest]
         chosen: list[Chunk] = []
         while left and len(chosen) < each:
             chosen += swaps_for([own], left, answer=target).values()
@@ -365,6 +409,12 @@ def _reading(loaded: LoadedModel, prompt: MappedPrompt) -> Floats:
 def _behind_nothing(loaded: LoadedModel, alone: MappedPrompt) -> Floats:
     """The same where the first text is empty: what the pair's marks and token types do by themselves."""
     assert alone.target is not None
+    ids, types, shift = _empty_pair(loaded, alone)
+    return _mean_state(loaded, ids, types, (tokens_of(alone.target, alone.tokens) + shift).tolist())
+
+
+def _empty_pair(loaded: LoadedModel, alone: MappedPrompt) -> tuple[list[int], list[int] | None, int]:
+    """Ids and token types of an empty text and the sentence, and how far its tokens stand behind their places alone."""
     (question,) = alone.parts_of("question")
     try:
         frame = frame_of(loaded.tokenizer)
@@ -373,8 +423,7 @@ def _behind_nothing(loaded: LoadedModel, alone: MappedPrompt) -> Floats:
     ids = alone.tokens.ids[question.first : question.stop]
     types = frame.types(0, len(ids))
     shift = len(frame.before) + len(frame.between) - question.first
-    places = (tokens_of(alone.target, alone.tokens) + shift).tolist()
-    return _mean_state(loaded, frame.around([], ids).tolist(), None if types is None else types.tolist(), places)
+    return frame.around([], ids).tolist(), None if types is None else types.tolist(), shift
 
 
 def _mean_state(
@@ -439,8 +488,6 @@ def _highest(table: pd.DataFrame, column: str) -> str:
 
 
 def _gained(table: pd.DataFrame) -> str:
-    """The sense with the largest gain where no control comes as near to it, else ""."""
-    if table.gain.isna().any():
-        return ""
-    best = table.iloc[int(table.gain.to_numpy().argmax())]
-    return str(best.sense) if best.behind > best.highest else ""
+    """Of the senses to which the reading is nearer than alone and than behind any control, that of the largest gain."""
+    nearer = table[(table.behind > table.alone) & (table.behind > table.highest)]
+    return str(nearer.sense.iloc[int(nearer.gain.to_numpy().argmax())]) if len(nearer) else ""
