@@ -5,6 +5,7 @@ from typing import NoReturn
 import typer
 
 from finetune.commands.mining import mine
+from finetune.commands.reading_passages import read
 from finetune.commands.results import evaluate, merge, push
 from finetune.commands.retrieving import index, search
 from finetune.commands.sweeping import sweep
@@ -19,7 +20,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Teach a model a domain's sense of a word.",
 )
-for command in (train, sweep, check, mine, evaluate, merge, push, schema, index, search):
+for command in (train, sweep, check, mine, evaluate, merge, push, schema, index, search, read):
     app.command(cls=OnceEach)(command)
 
 

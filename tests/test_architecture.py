@@ -64,7 +64,7 @@ RAG_ORDER = (
     *("dense", "stores", "generations", "manifest", "tables", "collection", "embeddings", "opened", "index"),
     *("fusion", "rerank", "retrieve", "irmeasures", "beir"),
     *("threshold", "markers", "forms", "inject"),
-    *("causes", "answers", "ask", "puzzles", "evaluation", "study"),
+    *("causes", "readings", "answers", "ask", "puzzles", "evaluation", "study"),
 )
 ORDERS = {"probe": ORDER, "finetune": TEACHING_ORDER}
 HOMES = {
