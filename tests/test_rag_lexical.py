@@ -65,6 +65,7 @@ def test_terms_stay_whole_in_both_fields():
     text = "苹果螺与m1 pro，α-酮戊二酸！"
     assert cut.words(text) == ["苹果螺", "与", "m1 pro", "α-酮戊二酸"]
     assert cut.bigrams(text) == ["苹果螺", "m1 pro", "α-酮戊二酸"]
+    assert SearchWords(["=>"]).words("甲=>乙->丙") == ["甲", "=>", "乙", "丙"]
 
 
 def test_bigrams_are_of_neighbouring_chinese_characters_with_words_of_letters_whole(plain):
@@ -75,12 +76,15 @@ def test_what_is_no_text_gives_no_word(plain):
     assert plain.words("\ud800苹果\udfff") == ["苹果"]
     for nothing in ("", " \n\t", "，。！？…《》", "\0", "\ud800"):
         assert plain.words(nothing) == plain.bigrams(nothing) == []
+    assert SearchWords(["苹果\ud800", "\ud800"]).words("苹果") == ["苹果"]
 
 
 def test_the_identity_follows_the_terms_and_not_their_order():
     one, other = SearchWords(["苹果酸", "ATP"]), SearchWords(["atp", "苹果酸", " "])
     assert one.identity() == other.identity() != SearchWords(["苹果酸"]).identity()
     assert set(one.identity()) == {"rjieba", "terms", "rules"}
+    names = ["液泡", "气孔", "酚酞", "砧木", "壁蜂", "疏果", "滴灌"]
+    assert SearchWords(names).terms == tuple(sorted(names))
 
 
 def test_without_rjieba_it_is_said(monkeypatch):
@@ -180,6 +184,7 @@ def test_a_query_of_unknown_words_finds_nothing(plain):
     assert index.search(["ZZZ量子纠缠", "", "？！", "\ud800", " "], 3) == [[], [], [], [], []]
 
 
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("texts", [[], ["，。！"], ["", " \n"], ["的"]])
 def test_a_corpus_without_words_is_an_index_all_the_same(plain, tmp_path, texts):
     index = LexicalIndex.build(texts, plain)

@@ -115,8 +115,7 @@ class _Field:
         """The k best texts of those with any of the tokens."""
         if self._bm25 is None:
             return []
-        known = self._bm25.get_tokens_ids(tokens)
-        return _best(self._bm25.get_scores_from_ids(known), k) if known else []
+        return _best(self._bm25.get_scores_from_ids(self._bm25.get_tokens_ids(tokens)), k)
 
     def save(self, folder: Path) -> None:
         """Write the files of bm25s, or none for an empty one."""
