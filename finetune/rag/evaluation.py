@@ -49,8 +49,9 @@ class UseOfContext:
     character), margin (right less wrong), prefers_right; where answers were written: answer, exact, contains, f1; of
     the gold or contradicting passage where it stands in the prompt: share, per_token (attention of the right answer's
     rows, mean over layers and heads; over the passage's share of the tokens).
-    places: right and share with the gold passage first, in the middle and last among others. left_out: one row a question and
-    retrieved passage: dropped, swapped, cut (nats that the right answer loses), used, share, gold.
+    places: right and share with the gold passage first, in the middle and last among others.
+    left_out: one row a question and retrieved passage: dropped, swapped, cut (nats that the right answer loses), used,
+    share, gold.
     heads: mean share of the gold passage by layer and head, over questions in condition gold, [layer, head].
     results: measure, condition, against ("" for the mean itself, else the difference), estimate, low, high (95 %, over
     units), units, questions.

@@ -56,7 +56,10 @@ _TEXTS: dict[str, tuple[str, str]] = {  # key -> (zh, en)
         "同样的几段资料，只把能回答的一段放在最前、中间、最后；最前离问题最远。right 是正确答案的对数概率（每字符，纳特）。",
         "The same passages, only the one that answers stands first, in the middle or last; the first is furthest from the question. right is the right answer's log-probability, nats a character.",
     ),
-    "places.figure": ("资料的位置与正确答案的对数概率", "Place of the gold passage and log-probability of the right answer"),
+    "places.figure": (
+        "资料的位置与正确答案的对数概率",
+        "Place of the gold passage and log-probability of the right answer",
+    ),
     "places.alt": (
         "横轴是位置，纵轴是正确答案的对数概率，带 95 % 区间",
         "place across, log-probability of the right answer up, with a 95 % interval",

@@ -140,7 +140,7 @@ def conditions(puzzle: Puzzle, retrieved: Sequence[Chunk] | None = None) -> dict
 
 
 def places(puzzle: Puzzle, count: int) -> dict[int, tuple[Chunk, ...]]:
-    """The gold passage first, in the middle and last (by place, from 1) of `count`, the others the same, in their order."""
+    """The gold passage first, in the middle and last of `count`, by its place from 1; the others stay in order."""
     others = puzzle.others[: count - 1]
     chosen = sorted({1, (len(others) + 2) // 2, len(others) + 1})
     return {place: (*others[: place - 1], puzzle.gold, *others[place - 1 :]) for place in chosen}
