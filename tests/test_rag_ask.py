@@ -190,6 +190,8 @@ def test_a_chat_model_goes_on_over_lines_to_its_end_token() -> None:
     assert (found.answer, found.generation.ended) == ("苹果酸\n我们", "end")
     assert found.generation.ids[-1] == loaded.tokenizer.eos_token_id
     assert found.generation.spoken == found.generation.ids[:-1]
+    exactly = Writing(instruction="", max_new_tokens=len(found.generation.ids))
+    assert answer_from(loaded, QUESTION, HITS, writing=exactly).generation.ended == "end"
 
 
 def test_what_is_cut_off_is_told() -> None:
