@@ -67,7 +67,7 @@ def _killed(root: Path, *, kills: int, documents: int, draw: random.Random) -> t
     rows: list[list[Any]] = []
     problems: list[str] = []
     known: tuple[int | None, ...] = (None,)  # what the index may be: none, or a version
-    version, attempt = 0, 0
+    version, attempt, share = 0, 0, 1.0
     while len(rows) < kills:
         if attempt % 4 != 3 or known[0] is None:  # now and then the same again, as one who starts anew after a kill
             version = attempt
@@ -81,7 +81,8 @@ def _killed(root: Path, *, kills: int, documents: int, draw: random.Random) -> t
             problems.append(f"attempt {attempt + 1}: {said or f'the index is of version {answer}, allowed {known}'}")
         known = (answer,)
         attempt += 1
-        if not killed:  # it had come to its end before
+        if not killed:  # it had come to its end before: the machine is less busy, or little was new
+            share = max(0.7 * share, 0.1)
             continue
         if len(rows) == _FIRST - 1 and answer is None:  # from here on there is an old index that must go on
             left_alone(docs, folder, settings)
