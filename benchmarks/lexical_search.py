@@ -8,7 +8,7 @@ anything is timed, so both sides get the same tokens: of words and of bigrams fo
 Seconds are the CPU's. Memory is the increase in a fresh process, of one run each, tokens not counted. Leaves with exit
 code 1 where a bound is missed. The table in benchmarks/results was made with
 
-    python -m benchmarks.lexical_search --pairs 5 --csv benchmarks/results/lexical_search.csv
+    python -m benchmarks.lexical_search --pairs 3 --csv benchmarks/results/lexical_search.csv
 """
 
 import json
