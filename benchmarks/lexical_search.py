@@ -6,7 +6,9 @@
 queries 1,000 questions on the passages; both are read where they lie (CIJING_DATA). Every text is cut once, before
 anything is timed, so both sides get the same tokens: of words and of bigrams for indexing, of words for searching.
 Seconds are the CPU's. Memory is the increase in a fresh process, of one run each, tokens not counted. Leaves with exit
-code 1 where a bound is missed.
+code 1 where a bound is missed. The table in benchmarks/results was made with
+
+    python -m benchmarks.lexical_search --pairs 3 --csv benchmarks/results/lexical_search.csv
 """
 
 import json
