@@ -131,7 +131,7 @@ def test_a_reranker_orders_the_pool_anew_and_the_modes_scores_stay(index, rerank
         pool = retrieve(index, QUERIES, k=5, pool=5, mode=mode)
         found = retrieve(index, QUERIES, k=2, pool=5, mode=mode, reranker=reranker)
         for query, before, after in zip(QUERIES, pool, found, strict=True):
-            scores = reranker.scores(query, [hit.chunk.text for hit in before])
+            scores = reranker.scores(query, [hit.chunk.searched for hit in before])
             best = np.argsort(-scores, kind="stable")[:2].tolist()
             assert places(after) == [places(before)[place] for place in best]
             assert [hit.reranked for hit in after] == [scores[place] for place in best]
@@ -196,7 +196,7 @@ def test_a_built_index_is_searched_in_every_mode(tmp_path):
         assert words[0][0].chunk.text == TEXTS[0] and words[0][0].chunk.document == "0.txt"
         assert all(len(hits) == 3 for hits in (*vectors, *both))
         cosines = (
-            index.encoder.embed([hit.chunk.text for hit in vectors[1]], "passage")
+            index.encoder.embed([hit.chunk.searched for hit in vectors[1]], "passage")
             @ index.encoder.embed(QUERIES[1:2], "query").T
         )
         assert [hit.dense for hit in vectors[1]] == pytest.approx(cosines[:, 0].tolist(), abs=1e-5)

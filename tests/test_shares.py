@@ -1,14 +1,18 @@
 """Shares of a row's attention by part: against eager attention summed in plain loops, of several families."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 from probe import shares as shares_module
+from probe.__main__ import run
 from probe.errors import BudgetError, CijingError, ModelError
 from probe.models import model_from_parts
+from probe.prompts import save_prompts
 from probe.shares import part_shares
 from tests import family_zoo
 from tests.test_generation import NEW, bloom, by_eager_generation

@@ -11,7 +11,7 @@ import typer
 from finetune.commands.configuring import Device
 from finetune.commands.retrieving import ENCODER, INDEX_FOLDER, HowMany, IndexFolder, ModeName, RerankerName, Weight
 from finetune.errors import RetrievalError
-from probe import open_console, open_run, say, show_progress, text_table
+from probe import say
 
 if TYPE_CHECKING:
     from finetune.rag.ask import Reply
@@ -77,7 +77,7 @@ def ask(
     from finetune.rag.ask import ask as put_question
     from finetune.rag.index import open_index
     from finetune.rag.rerank import Reranker
-    from probe import load_model, save_prompts
+    from probe import load_model, save_prompts, show_progress
 
     if right is not None and not effects:
         raise RetrievalError("--right is what --effects are measured on; allowed is both, or neither")
@@ -123,6 +123,8 @@ def _threshold(given: str, opened: "Index") -> "Threshold | None":
 
 
 def _print_reply(reply: "Reply") -> None:
+    from probe import open_console, text_table
+
     console = open_console(sys.stdout)
     print(reply.answer)
     if reply.refused is not None:
@@ -194,7 +196,7 @@ def passages(
     from finetune.rag.evaluation import UseSettings
     from finetune.rag.story import page_of, table_rows, write_study
     from finetune.rag.study import StudySettings, study_passages
-    from probe import load_model
+    from probe import load_model, open_run, show_progress
 
     writing = Writing(
         order=order, language=language, delimiters=not no_delimiters, seed=seed, max_new_tokens=max_new_tokens
@@ -215,6 +217,8 @@ def passages(
 
 
 def _print_study(study: "Study", table_rows: Any) -> None:
+    from probe import open_console, text_table
+
     console = open_console(sys.stdout)
     shown = study.retrieval[study.retrieval["measure"].isin(["recall@1", "recall@5", "ndcg@10"])]
     columns = ["mode", "half", "measure", "estimate", "low", "high", "queries"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from finetune.commands.configuring import Device
-from probe import open_console, say, show_progress, text_table
+from probe import say
 
 if TYPE_CHECKING:
     from finetune.rag.hits import Hit
@@ -67,6 +67,7 @@ def index(
     """Index documents, or bring an index up to date with them. DOCS are the whole collection each time."""
     from finetune.rag.documents import Columns
     from finetune.rag.index import IndexSettings, build_index
+    from probe import show_progress
 
     settings = IndexSettings(
         encoder=None if encoder == "none" else encoder, tokenizer=tokenizer, size=size, overlap=overlap, terms=terms,
@@ -96,12 +97,14 @@ def search(
     from finetune.rag.index import open_index
     from finetune.rag.rerank import Reranker
     from finetune.rag.retrieve import retrieve
+    from probe import open_console, text_table
 
     with open_index(folder, device=device) as opened:
         last = Reranker(reranker, device=device) if reranker else None
         (hits,) = retrieve(opened, [query], k=k, mode=mode, weight=weight, reranker=last)
     if not hits:
         say("nothing was found: no passage shares a word with the question")
+        return
     if as_json:
         for hit in hits:
             print(json.dumps(asdict(hit), ensure_ascii=False))

@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import finetune
 from finetune.errors import RetrievalError
 from finetune.rag.documents import Columns, Limits, UnreadableError, is_visible, one_line
 from finetune.rag.rows import rows_of_file
 
-SHIPPED = Path(finetune.__file__).parent / "data" / "rag"
+SHIPPED = Path(__file__).parents[1] / "data" / "rag"
 _HEADER = ("query-id", "corpus-id", "score")
 
 

@@ -34,6 +34,16 @@ class Chunk:
     title: str
     tokens: int
 
+    @property
+    def searched(self) -> str:
+        """What searches read of it: its document's title, and its text."""
+        return searched_text(self.title, self.text)
+
+
+def searched_text(title: str, text: str) -> str:
+    """Give a title and a text as one, the title once."""
+    return text if not title or text.startswith(title) else f"{title}\n{text}"
+
 
 def chunk_document(document: Document, tokenizer: Any, *, size: int = 256, overlap: int = 0) -> list[Chunk]:
     """Give a document in chunks of at most `size` tokens, each with the last `overlap` sentences of the one before.

@@ -204,7 +204,7 @@ def _written(
 ) -> tuple[Embedded, str]:
     """Write the next generation and make it the one that answers."""
     number = generations.next_number(folder)
-    texts = [chunk.text for chunk in collection.chunks]
+    texts = [chunk.searched for chunk in collection.chunks]
     known = previous.known_vectors() if previous is not None and previous.has_dense else {}
     with generations.draft_of(folder) as draft:
         embedded, where = _NOTHING, None

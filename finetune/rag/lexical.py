@@ -6,6 +6,7 @@ doi:10.1007/978-3-030-45442-5_4), computed by bm25s (Lù 2024, arXiv:2407.03618)
 
 import hashlib
 import json
+import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from finetune.rag.duplicates import Progress
 from finetune.rag.hits import Ranked
 from finetune.rag.searchwords import SearchWords
 
+logging.getLogger("bm25s").setLevel(logging.WARNING)  # it sets DEBUG for itself, which a user's own log would show
 K1, B = 1.5, 0.75
 FORMAT = 1
 _HEAD = "lexical.json"

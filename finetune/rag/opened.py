@@ -107,7 +107,7 @@ class Index:
         """Its vectors by what they were made from."""
         ids, vectors = self.store.read()
         by_id = dict(zip(ids, vectors, strict=True))
-        keys = keys_of(self.chunks.texts(), self._encoder_identity())
+        keys = keys_of(self.chunks.searched(), self._encoder_identity())
         return {key: by_id[id] for key, id in zip(keys, self.chunks.ids(), strict=True)}
 
     @cached_property

@@ -106,6 +106,6 @@ def _found(index: Searched, queries: Sequence[str], mode: Mode, *, weight: float
 
 def _ranked(hits: Sequence[Hit], query: str, reranker: Reranker) -> list[Hit]:
     """The hits in the reranker's order."""
-    scores = reranker.scores(query, [hit.chunk.text for hit in hits]).tolist()
+    scores = reranker.scores(query, [hit.chunk.searched for hit in hits]).tolist()
     order = sorted(range(len(hits)), key=lambda place: -scores[place])
     return [replace(hits[place], rank=rank, reranked=scores[place]) for rank, place in enumerate(order, start=1)]

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from finetune.errors import RetrievalError
-from finetune.rag.chunks import Chunk
+from finetune.rag.chunks import Chunk, searched_text
 from finetune.rag.documents import Document
 
 CHUNKS, DOCUMENTS, LEFT, NEAR = "chunks.parquet", "documents.parquet", "left.jsonl", "near.jsonl"
@@ -50,10 +50,10 @@ class ChunkRows(Sequence[Chunk]):
         found: list[str] = self._columns["id"].to_pylist()
         return found
 
-    def texts(self) -> list[str]:
-        """Every chunk's text."""
-        found: list[str] = self._columns["text"].to_pylist()
-        return found
+    def searched(self) -> list[str]:
+        """What searches read of every chunk."""
+        columns = (self._columns[name].to_pylist() for name in ("title", "text"))
+        return [searched_text(title, text) for title, text in zip(*columns, strict=True)]
 
 
 def write_chunks(chunks: Iterable[Chunk], folder: Path) -> None:
