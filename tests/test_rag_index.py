@@ -180,7 +180,7 @@ def test_nothing_is_written_where_nothing_changed_and_a_new_title_is_a_change(do
         1,
         1,
         1,
-    ) and moved.generation != first  # searched with its title
+    ) and moved.generation != first
 
 
 @pytest.mark.parametrize(
