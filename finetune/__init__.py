@@ -1,4 +1,4 @@
-"""Teach a model a domain's sense of a word; the public names, each loaded when first used. Builds on probe's alone."""
+"""Teach a model a domain's sense of a word, or give it passages: the public names, each loaded when first used."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -15,14 +15,47 @@ if TYPE_CHECKING:
     from finetune.pairs import PairBook, load_pairs
     from finetune.preflight import inspect_run
     from finetune.preflight_lines import lines_of as inspection_lines
+    from finetune.rag.ask import Reply, Writing
+    from finetune.rag.ask import ask as ask_question
+    from finetune.rag.beir import SHIPPED as SHIPPED_PASSAGES
+    from finetune.rag.beir import BeirSet, load_beir
+    from finetune.rag.causes import PassageEffects, passage_effects
+    from finetune.rag.causes import rebuilding as prompt_rebuilder
+    from finetune.rag.causes import swaps_for as choose_swaps
+    from finetune.rag.chunks import Chunk
+    from finetune.rag.documents import Columns as SourceColumns
+    from finetune.rag.evaluation import UseOfContext, UseSettings
+    from finetune.rag.evaluation import measure_use as measure_passage_use
+    from finetune.rag.hits import Hit
+    from finetune.rag.index import IndexReport, IndexSettings, build_index
+    from finetune.rag.inject import Injection
+    from finetune.rag.inject import inject as inject_passages
+    from finetune.rag.opened import Index, open_index
+    from finetune.rag.puzzles import Puzzle, load_puzzles
+    from finetune.rag.readings import Readings, SenseReadings, passage_readings, sense_readings, shipped_senses
+    from finetune.rag.rerank import Reranker
+    from finetune.rag.retrieve import retrieve as retrieve_passages
+    from finetune.rag.study import Study as PassageStudy
+    from finetune.rag.study import StudySettings as PassageStudySettings
+    from finetune.rag.study import study_passages
+    from finetune.rag.threshold import Threshold
+    from finetune.rag.threshold import tried as try_threshold
+    from finetune.rag.threshold import worth as search_worth
+    from finetune.rag.thresholds import load_threshold
     from finetune.runfolder import FinishedRun, open_run_folder
     from finetune.train import Trained
     from finetune.train import train as train_run
 
 __all__ = [
-    "Evaluation", "FinishedRun", "Inspection", "MergeCheck", "MineSettings", "Mined", "PairBook", "RunConfig",
-    "Trained", "config_of", "evaluate_run", "inspect_run", "inspection_lines", "load_config", "load_pairs",
-    "merge_run", "mine_pairs", "open_run_folder", "save_evaluation", "train_run", "write_pairs",
+    "SHIPPED_PASSAGES", "BeirSet", "Chunk", "Evaluation", "FinishedRun", "Hit", "Index", "IndexReport",
+    "IndexSettings", "Injection", "Inspection", "MergeCheck", "MineSettings", "Mined", "PairBook", "PassageEffects",
+    "PassageStudy", "PassageStudySettings", "Puzzle", "Readings", "Reply", "Reranker", "RunConfig", "SenseReadings",
+    "SourceColumns", "Threshold", "Trained", "UseOfContext", "UseSettings", "Writing", "ask_question", "build_index",
+    "choose_swaps", "config_of", "evaluate_run", "inject_passages", "inspect_run", "inspection_lines", "load_beir",
+    "load_config", "load_pairs", "load_puzzles", "load_threshold", "measure_passage_use", "merge_run", "mine_pairs",
+    "open_index", "open_run_folder", "passage_effects", "passage_readings", "prompt_rebuilder", "retrieve_passages",
+    "save_evaluation", "search_worth", "sense_readings", "shipped_senses", "study_passages", "train_run",
+    "try_threshold", "write_pairs",
 ]  # fmt: skip
 
 # Names and not imports, or `python -m finetune --help` would wait for torch.
@@ -37,16 +70,46 @@ _NAMES_OF = {
     "pairs": ("PairBook", "load_pairs"),
     "preflight": ("inspect_run",),
     "preflight_lines": ("inspection_lines",),
+    "rag.ask": ("Reply", "Writing", "ask_question"),
+    "rag.beir": ("SHIPPED_PASSAGES", "BeirSet", "load_beir"),
+    "rag.causes": ("PassageEffects", "choose_swaps", "passage_effects", "prompt_rebuilder"),
+    "rag.chunks": ("Chunk",),
+    "rag.documents": ("SourceColumns",),
+    "rag.evaluation": ("UseOfContext", "UseSettings", "measure_passage_use"),
+    "rag.hits": ("Hit",),
+    "rag.index": ("IndexReport", "IndexSettings", "build_index"),
+    "rag.inject": ("Injection", "inject_passages"),
+    "rag.opened": ("Index", "open_index"),
+    "rag.puzzles": ("Puzzle", "load_puzzles"),
+    "rag.readings": ("Readings", "SenseReadings", "passage_readings", "sense_readings", "shipped_senses"),
+    "rag.rerank": ("Reranker",),
+    "rag.retrieve": ("retrieve_passages",),
+    "rag.study": ("PassageStudy", "PassageStudySettings", "study_passages"),
+    "rag.threshold": ("Threshold", "search_worth", "try_threshold"),
+    "rag.thresholds": ("load_threshold",),
     "runfolder": ("FinishedRun", "open_run_folder"),
     "train": ("Trained", "train_run"),
 }
 _HOMES = {name: module for module, names in _NAMES_OF.items() for name in names}
-# A function called like its module: one attribute of the package cannot be both, so the public name is another.
+# A function called like its module, since one attribute of the package cannot be both; in rag, what its own module's
+# name says there and no longer says here.
 _NAMED_THERE = {
+    "PassageStudy": "Study",
+    "PassageStudySettings": "StudySettings",
+    "SHIPPED_PASSAGES": "SHIPPED",
+    "SourceColumns": "Columns",
+    "ask_question": "ask",
+    "choose_swaps": "swaps_for",
     "evaluate_run": "evaluate",
+    "inject_passages": "inject",
     "inspection_lines": "lines_of",
+    "measure_passage_use": "measure_use",
     "mine_pairs": "mine",
+    "prompt_rebuilder": "rebuilding",
+    "retrieve_passages": "retrieve",
+    "search_worth": "worth",
     "train_run": "train",
+    "try_threshold": "tried",
 }
 
 if not TYPE_CHECKING:  # or mypy would take any name that is asked for
