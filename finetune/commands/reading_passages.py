@@ -10,7 +10,6 @@ import typer
 
 from finetune.commands.configuring import Device
 from finetune.commands.retrieving import ENCODER, ModeName, Weight
-from probe import open_console, say, show_progress, text_table
 
 if TYPE_CHECKING:
     from finetune.rag.chunks import Chunk
@@ -61,7 +60,7 @@ def read(
             raise typer.BadParameter(f"{file}: allowed is a file ending in {ending}", param_hint=option)
     from finetune.rag.readings import check_readable, passage_readings, sense_readings, shipped_senses
     from finetune.writing import write_whole
-    from probe import load_model, save_prompts
+    from probe import load_model, open_console, save_prompts, say, show_progress, text_table
 
     cases = () if senses == NO_SENSES else shipped_senses(target, senses)
     loaded = load_model(model, device=device)

@@ -87,6 +87,7 @@ class Readings:
     alone: Floats  # [layer, dim]
     empty: Floats  # behind an empty first text, [layer, dim]
     behind: Mapping[str, Floats]  # behind each passage and control, by its id, [layer, dim]
+    rest: Mapping[str, Floats]  # the same of the sentence's other words, mean over their tokens; NaN without any
     shares: Mapping[str, PartShares]  # of each passage, by its id: the target's rows
     prompts: tuple[MappedPrompt, ...]  # the sentence alone, then behind each passage
 
@@ -128,6 +129,27 @@ class Readings:
                     rows.append((passage.id, layer, sense, alone[which, place], own[which, place], *spread, gain))
         names = ["passage", "layer", "sense", "alone", "behind", "control", "lowest", "highest", "gain"]
         return pd.DataFrame(rows, columns=names)
+
+    def along(self, sense: str, other: str) -> pd.DataFrame:
+        """How far a passage, against its controls, takes the reading from one sense's centre (0) to another's (1).
+
+        By passage and layer: target, and rest, the same of the sentence's other words on the same axis. Where the rest
+        goes as far, the passage colours the whole sentence with its topic, and the word's reading is not what moved.
+        """
+        names = self.senses.names if self.senses else ()
+        if self.senses is None or not {sense, other} <= set(names):
+            raise RetrievalError(f"senses {sense} and {other}: allowed are two of {', '.join(names) or 'none'}")
+        ends = [self.senses.centroids[names.index(name), list(self.layers)] for name in (sense, other)]
+        axis = ends[0] - ends[1]  # [layer, dim]
+        rows = []
+        for passage in self.passages:
+            found = []
+            for states in (self.behind, self.rest):
+                control = [states[one.id] for one in self.controls[passage.id]]
+                moved = states[passage.id] - (np.mean(control, axis=0) if control else np.nan)
+                found.append((moved * axis).sum(-1) / (axis * axis).sum(-1))
+            rows += [(passage.id, layer, *pair) for layer, *pair in zip(self.layers, *found, strict=True)]
+        return pd.DataFrame(rows, columns=["passage", "layer", "target", "rest"])
 
     def table(self) -> pd.DataFrame:
         """All numbers in one table: passage, layer, measure, alone, behind, empty, control, lowest, highest, controls.
@@ -241,10 +263,11 @@ def passage_readings(
     prompts = {one.id: _prompt(loaded, sentence, target, one) for one in (*chunks, *others.values())}
     shares: dict[str, PartShares] = {}
     behind: dict[str, Floats] = {}
+    rest: dict[str, Floats] = {}
     for done, (name, prompt) in enumerate(prompts.items(), 1):
         if name not in others:
             shares[name] = part_shares(loaded, prompt, rows="target")
-        behind[name] = _reading(loaded, prompt)
+        behind[name], rest[name] = _reading(loaded, prompt)
         if progress:
             progress(done, len(prompts))
     places = list(kept)
@@ -255,9 +278,10 @@ def passage_readings(
         passages=chunks,
         controls=against,
         senses=senses,
-        alone=_reading(loaded, alone)[places],
+        alone=_reading(loaded, alone)[0][places],
         empty=_behind_nothing(loaded, alone)[places],
         behind={name: states[places] for name, states in behind.items()},
+        rest={name: states[places] for name, states in rest.items()},
         shares=shares,
         prompts=(alone, *(prompts[one.id] for one in chunks)),
     )
@@ -399,18 +423,22 @@ def _prompt(loaded: LoadedModel, sentence: str, target: str | Span, passage: Chu
     return prompt
 
 
-def _reading(loaded: LoadedModel, prompt: MappedPrompt) -> Floats:
-    """The target's state, mean over its tokens, [state layer, dim]."""
+def _reading(loaded: LoadedModel, prompt: MappedPrompt) -> tuple[Floats, Floats]:
+    """States of the target and of the sentence's other words, means over their tokens, [state layer, dim] each."""
     assert prompt.target is not None
-    places = tokens_of(prompt.target, prompt.tokens)
-    return _mean_state(loaded, prompt.tokens.ids, prompt.token_types, places.tolist())
+    (question,) = prompt.parts_of("question")
+    places = tokens_of(prompt.target, prompt.tokens).tolist()
+    others = [at for at in range(question.first, question.stop) if at not in places]
+    target, rest = _mean_states(loaded, prompt.tokens.ids, prompt.token_types, [places, others])
+    return target, rest
 
 
 def _behind_nothing(loaded: LoadedModel, alone: MappedPrompt) -> Floats:
     """The same where the first text is empty: what the pair's marks and token types do by themselves."""
     assert alone.target is not None
     ids, types, shift = _empty_pair(loaded, alone)
-    return _mean_state(loaded, ids, types, (tokens_of(alone.target, alone.tokens) + shift).tolist())
+    places = (tokens_of(alone.target, alone.tokens) + shift).tolist()
+    return _mean_states(loaded, ids, types, [places])[0]
 
 
 def _empty_pair(loaded: LoadedModel, alone: MappedPrompt) -> tuple[list[int], list[int] | None, int]:
@@ -426,16 +454,15 @@ def _empty_pair(loaded: LoadedModel, alone: MappedPrompt) -> tuple[list[int], li
     return frame.around([], ids).tolist(), None if types is None else types.tolist(), shift
 
 
-def _mean_state(
-    loaded: LoadedModel, ids: Sequence[int], token_types: Sequence[int] | None, places: Sequence[int]
-) -> Floats:
+def _mean_states(
+    loaded: LoadedModel, ids: Sequence[int], token_types: Sequence[int] | None, groups: Sequence[Sequence[int]]
+) -> list[Floats]:
+    """The mean state of each group of places, [state layer, dim]; NaN of none."""
     known = getattr(loaded.backbone.config, "type_vocab_size", 0)  # part_shares refuses types that it lacks
     batch = batch_for(loaded, [ids], token_types=[token_types] if token_types is not None and known else None)
     with torch.inference_mode():
         states = loaded.backbone(**batch, output_hidden_states=True).hidden_states
-    mean = torch.stack([one[0, list(places)].double().mean(0) for one in states])
-    found: Floats = mean.cpu().numpy()
-    return found
+    return [torch.stack([one[0, list(group)].double().mean(0) for one in states]).cpu().numpy() for group in groups]
 
 
 def _kept(layers: Collection[int] | None, count: int) -> tuple[int, ...]:
