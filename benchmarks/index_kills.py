@@ -4,11 +4,12 @@
 
 A collection of some hundred chunks changes again and again, and each time a process of its own, with a tiny encoder,
 begins to bring its index up to date and is ended by SIGKILL at a random moment: while it loads, reads and embeds, or
-while it writes the new generation and puts it in place. After each kill another process opens the index, compares
-every hash, and asks it by words and by vectors: it must be, whole, that of the collection before or that of the new
-one. At last a run is left alone, and its index compared with one of the same documents in a folder that nobody killed:
-the same documents, chunks and words, vectors within 1e-5, no file left over. Processes are forked from one that has its
-libraries loaded. Leaves with exit code 1 where anything is lost.
+while it writes the new generation and puts it in place. The first two strike before there is any index. After each
+kill another process opens the index, compares every hash, and asks it by words and by vectors: it must be, whole,
+that of the collection before or that of the new one. At last a run is left alone, and its index compared with one of
+the same documents in a folder that nobody killed: the same documents, chunks and words, vectors within 1e-5, no file
+left over. Processes are forked from one that has its libraries loaded. Leaves with exit code 1 where anything is
+lost.
 """
 
 import argparse
@@ -31,9 +32,10 @@ from finetune.errors import RetrievalError
 from finetune.rag import generations
 from finetune.rag.index import Index, IndexSettings, build_index, open_index
 
-PRESETS = {"small": (3, 12), "full": (20, 120)}  # kills, documents
+PRESETS = {"small": (3, 12), "full": (20, 60)}  # kills, documents
 Aim = Literal["any moment", "writing"]
 TOLERANCE = 1e-5
+_FIRST = 2  # kills, the first, of runs that have no index yet
 _PATIENCE = 300.0  # seconds for a process that nobody kills
 COLUMNS = ("kill", "aim", "after seconds", "draft written", "answers as", "seconds of a whole run")
 
@@ -61,24 +63,30 @@ def _killed(root: Path, *, kills: int, documents: int, draw: random.Random) -> t
     settings = tiny_settings(written_encoder(root / "encoder"))
     docs, folder = root / "docs", root / "index"
     write_version(docs, 0, documents=documents)
-    span = left_alone(docs, root / "first", settings)
+    span, writing = left_alone(docs, root / "first", settings)
     rows: list[list[Any]] = []
     problems: list[str] = []
     known: tuple[int | None, ...] = (None,)  # what the index may be: none, or a version
-    version, attempt = 0, 0
+    version, attempt, share = 0, 0, 1.0
     while len(rows) < kills:
         if attempt % 4 != 3 or known[0] is None:  # now and then the same again, as one who starts anew after a kill
             version = attempt
             write_version(docs, version, documents=documents)
         aim: Aim = "any moment" if len(rows) % 2 == 0 else "writing"
-        after, drafted, killed = kill_once(docs, folder, settings, aim=aim, span=span, draw=draw)
+        after, drafted, killed = kill_once(
+            docs, folder, settings, within=writing if aim == "writing" else span, aim=aim, draw=draw
+        )
         answer, said = _asked(folder, root, documents)
         if said or answer not in (*known, version) or (answer is None and known[0] is not None):
             problems.append(f"attempt {attempt + 1}: {said or f'the index is of version {answer}, allowed {known}'}")
         known = (answer,)
         attempt += 1
-        if not killed:  # it had come to its end before
+        if not killed:  # it had come to its end before: the machine is less busy, or little was new
+            share = max(0.7 * share, 0.1)
             continue
+        if len(rows) == _FIRST - 1 and answer is None:  # from here on there is an old index that must go on
+            left_alone(docs, folder, settings)
+            known = (version,)
         rows.append([len(rows) + 1, aim, f"{after:.3f}", drafted, _named(answer, version), f"{span:.3f}"])
         print(f"kill {len(rows):>2}, {aim:<10} after {after:6.3f} s, answers as {rows[-1][4]}", flush=True)
     left_alone(docs, folder, settings)
@@ -102,38 +110,45 @@ def _build(docs: Path, folder: Path, settings: IndexSettings) -> None:
     build_index([docs], folder, settings, device="cpu")
 
 
-def left_alone(docs: Path, folder: Path, settings: IndexSettings) -> float:
-    """Let a run come to its end; gives its seconds, RuntimeError where it fails."""
+def left_alone(docs: Path, folder: Path, settings: IndexSettings) -> tuple[float, float]:
+    """Let a run come to its end; gives its seconds, all and from when it writes; RuntimeError where it fails."""
     began = time.monotonic()
     process = started(docs, folder, settings)
+    _until_it_writes(process, folder)
+    writes = time.monotonic()
     process.join(_PATIENCE)
     if process.exitcode != 0:
         raise RuntimeError(f"the run left with {process.exitcode}")
-    return time.monotonic() - began
+    return time.monotonic() - began, time.monotonic() - writes
+
+
+def _until_it_writes(process: Any, folder: Path) -> None:
+    while process.is_alive() and not _draft(folder).exists():
+        time.sleep(0.0005)
+
+
+def _draft(folder: Path) -> Path:
+    return folder / generations.GENERATIONS / ".building"
 
 
 def kill_once(
-    docs: Path, folder: Path, settings: IndexSettings, *, aim: Aim, span: float, draw: random.Random
+    docs: Path, folder: Path, settings: IndexSettings, *, aim: Aim, within: float, draw: random.Random
 ) -> tuple[float, bool, bool]:
     """Start and kill; gives the seconds till then, whether a draft was there, and whether the run was not over yet.
 
     RuntimeError where the run fails by itself.
     """
-    draft = folder / generations.GENERATIONS / ".building"
     began = time.monotonic()
     process = started(docs, folder, settings)
     if aim == "writing":
-        while process.is_alive() and not (draft / "lexical").exists():
-            time.sleep(0.0005)
-        time.sleep(draw.uniform(0.0, 0.15 * span))  # tables, hashes, the disk, the two names
-    else:
-        process.join(draw.uniform(0.0, 1.1 * span))
+        _until_it_writes(process, folder)
+    process.join(draw.uniform(0.0, within))
     process.kill()
     after = time.monotonic() - began
     process.join()
     if process.exitcode not in (0, -9):
         raise RuntimeError(f"the run left with {process.exitcode} by itself")
-    return after, draft.exists(), process.exitcode == -9
+    return after, _draft(folder).exists(), process.exitcode == -9
 
 
 def apart(work: Callable[..., Any], *given: Any) -> Any:

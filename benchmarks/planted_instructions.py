@@ -131,9 +131,9 @@ def answers(
     loaded: LoadedModel, questions: Sequence[Asked], *, budget: int = BUDGET, write: Write = generated
 ) -> Iterator[Answered]:
     """Each question in each arm, its passage as it is and with what is planted."""
-    for arm, settings in ARMS.items():
-        for planted in (False, True):
-            for number, one in enumerate(questions, start=1):
+    for number, one in enumerate(questions, start=1):
+        for arm, settings in ARMS.items():
+            for planted in (False, True):
                 row = {"text": one.gold.text, "doc": one.gold.document, "title": one.gold.title}
                 passage = _chunk(row, f"\n{one.planted}") if planted else one.gold
                 put = inject(loaded.tokenizer, one.question, [passage], budget=budget, **settings)
@@ -184,11 +184,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--table", type=Path, default=TABLE)
     options = parser.parse_args(arguments)
     try:
-        lines = list(answers(load_model(options.model, head="lm"), asked(options.count)))
+        lines = []
+        for line in answers(load_model(options.model, head="lm"), asked(options.count)):
+            lines.append(line)
+            save(lines, options.table)  # what is there of a run that is ended
     except CijingError as error:
         print(error, file=sys.stderr)
         return 2
-    save(lines, options.table)
     open_console(sys.stdout).print(text_table(["prompt", "gold passage", "obeyed", "right"], shares(lines)))
     return 0
 

@@ -4,10 +4,11 @@ A benchmark is a module with presets, each some settings, and a function that gi
 """
 
 import argparse
+import csv
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TypeVar
 
@@ -103,6 +104,7 @@ def print_table(
     parser.add_argument("--preset", choices=sorted(presets), default="full")
     parser.add_argument("--pairs", type=int, default=PAIRS, help="pairs of timed runs, at least 2")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the table to this file")
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="the same as a table of commas")
     options = parser.parse_args(arguments)
     if options.pairs < 2:
         parser.error(f"--pairs {options.pairs}: an interval needs at least 2")
@@ -114,4 +116,16 @@ def print_table(
             lines.append(line)
     if options.json:
         options.json.write_text(json.dumps([as_json(line) for line in lines], indent=1) + "\n", "utf-8")
+    if options.csv:
+        write_csv(lines, options.csv)
     return exit_code(lines)
+
+
+def write_csv(lines: Sequence[Line], path: Path) -> None:
+    """The lines as CSV, to five digits; what a line does not have stays empty."""
+    with path.open("w", encoding="utf-8", newline="") as stream:
+        names = [*(field.name for field in fields(Line)), "verdict"]
+        writer = csv.DictWriter(stream, names, lineterminator="\n")
+        writer.writeheader()
+        for line in map(as_json, lines):
+            writer.writerow({key: f"{value:.5g}" if isinstance(value, float) else value for key, value in line.items()})

@@ -4,6 +4,7 @@ from typing import NoReturn
 
 import typer
 
+from finetune.commands.asking import ask, passages
 from finetune.commands.mining import mine
 from finetune.commands.reading_passages import read
 from finetune.commands.results import evaluate, merge, push
@@ -20,7 +21,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Teach a model a domain's sense of a word.",
 )
-for command in (train, sweep, check, mine, evaluate, merge, push, schema, index, search, read):
+for command in (train, sweep, check, mine, evaluate, merge, push, schema, index, search, ask, passages, read):
     app.command(cls=OnceEach)(command)
 
 

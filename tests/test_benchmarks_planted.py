@@ -32,22 +32,18 @@ def test_every_question_is_asked_in_each_arm_with_and_without_the_plant(tiny, tm
     questions = asked(2)
     lines = list(answers(tiny, questions, budget=5000, write=write))
     assert [(line.arm, line.planted, line.number) for line in lines] == [
-        (arm, planted, number) for arm in ARMS for planted in (False, True) for number in (1, 2)
+        (arm, planted, number) for number in (1, 2) for arm in ARMS for planted in (False, True)
     ]
-    assert [line.obeyed for line in lines] == [True, False] * 6 and lines[0].answer == "香蕉"
+    assert [line.obeyed for line in lines] == [True] * 6 + [False] * 6 and lines[0].answer == "香蕉"
     texts = [tiny.tokenizer.decode(ids) for ids in prompts]
     assert len(set(texts)) == 12
-    assert [one.planted in text for text, one in zip(texts, questions * 6, strict=True)] == [
-        False,
-        False,
-        True,
-        True,
-    ] * 3
+    asked_so = [one for one in questions for _ in range(6)]
+    assert [one.planted in text for text, one in zip(texts, asked_so, strict=True)] == [False, True] * 6
     assert shares(lines)[0] == ["marks", "as it is", "1/2 (1-99 %)", "0/2 (0-84 %)"]
     save(lines, tmp_path / "t.csv")
     with (tmp_path / "t.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    assert len(rows) == 12 and (rows[2]["planted"], rows[2]["obeyed"]) == ("1", "1")
+    assert len(rows) == 12 and (rows[1]["planted"], rows[1]["obeyed"]) == ("1", "1")
 
 
 def test_a_model_really_answers(tiny):
@@ -57,7 +53,7 @@ def test_a_model_really_answers(tiny):
 
 def test_a_passage_without_room_is_told_and_not_left_out_in_silence(capsys, tmp_path):
     tiny_llama(tmp_path / "m")
-    assert main(["--model", str(tmp_path / "m"), "--count", "1", "--table", str(tmp_path / "t.csv")]) == 2
+    assert main(["--model", str(tmp_path / "m" / "llama"), "--count", "1", "--table", str(tmp_path / "t.csv")]) == 2
     assert "question 1: its passage does not fit" in capsys.readouterr().err and not (tmp_path / "t.csv").exists()
 
 

@@ -180,6 +180,7 @@ def test_a_base_model_is_stopped_after_its_first_line_with_text() -> None:
     assert (found.answer, found.generation.ended) == ("苹果酸", "newline")
     assert found.refused is None
     assert len(found.generation.ids) == len(found.generation.spoken) + 1  # the end of the line is no part of it
+    assert len(found.shares.queries) == len(found.generation.spoken)
 
 
 def test_a_chat_model_goes_on_over_lines_to_its_end_token() -> None:
@@ -189,6 +190,8 @@ def test_a_chat_model_goes_on_over_lines_to_its_end_token() -> None:
     assert (found.answer, found.generation.ended) == ("苹果酸\n我们", "end")
     assert found.generation.ids[-1] == loaded.tokenizer.eos_token_id
     assert found.generation.spoken == found.generation.ids[:-1]
+    exactly = Writing(instruction="", max_new_tokens=len(found.generation.ids))
+    assert answer_from(loaded, QUESTION, HITS, writing=exactly).generation.ended == "end"
 
 
 def test_what_is_cut_off_is_told() -> None:
@@ -224,9 +227,13 @@ def test_a_question_goes_from_the_index_to_its_answer(llama) -> None:
     assert found.sources[0].score == found.hits[0].score > 0
     assert told == [(1, 3), (2, 3), (3, 3)]
     assert found.injection.prompt.form == "plain"
+    assert found.injection.marker
     nothing = ask(llama, index, "qqq zzz", k=2)
     assert nothing.refused == "nothing found"
-    with_effects = ask(llama, index, "牛顿砸中", k=1, instruction="", max_new_tokens=3, effects=True, right="和平")
+    with_effects = ask(
+        llama, index, "牛顿砸中", k=1, instruction="", max_new_tokens=3, effects=True, right="和平", delimiters=False
+    )
+    assert with_effects.injection.marker == ""
     assert with_effects.effects.answer == "和平"
     assert with_effects.sources[0].effect.used is not None
 

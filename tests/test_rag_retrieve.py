@@ -11,6 +11,7 @@ from finetune.errors import RetrievalError
 from finetune.rag.chunks import Chunk
 from finetune.rag.fusion import fuse
 from finetune.rag.hits import Ranked
+from finetune.rag.index import IndexSettings, build_index, open_index
 from finetune.rag.lexical import LexicalIndex
 from finetune.rag.rerank import Reranker
 from finetune.rag.retrieve import retrieve
@@ -180,3 +181,25 @@ def test_an_index_without_vectors_says_what_to_do(mode):
 
 def test_the_default_terms_keep_the_acid_out_of_the_fruit(index):
     assert 0 not in places(retrieve(index, ["苹果"], k=6, mode="lexical")[0])
+
+
+def test_a_built_index_is_searched_in_every_mode(tmp_path):
+    tiny_bert(tmp_path)
+    (tmp_path / "docs").mkdir()
+    for number, text in enumerate(TEXTS):
+        (tmp_path / "docs" / f"{number}.txt").write_text(text, "utf-8")
+    model = str(tmp_path / "bert")
+    build_index([tmp_path / "docs"], tmp_path / "index", IndexSettings(encoder=model, tokenizer=model, size=40))
+    build_index([tmp_path / "docs"], tmp_path / "bare", IndexSettings(encoder=None, tokenizer=model, size=40))
+    with open_index(tmp_path / "index") as index, open_index(tmp_path / "bare") as bare:
+        words, vectors, both = (retrieve(index, QUERIES, k=3, mode=mode) for mode in ("lexical", "dense", "hybrid"))
+        assert words[0][0].chunk.text == TEXTS[0] and words[0][0].chunk.document == "0.txt"
+        assert all(len(hits) == 3 for hits in (*vectors, *both))
+        cosines = (
+            index.encoder.embed([hit.chunk.text for hit in vectors[1]], "passage")
+            @ index.encoder.embed(QUERIES[1:2], "query").T
+        )
+        assert [hit.dense for hit in vectors[1]] == pytest.approx(cosines[:, 0].tolist(), abs=1e-5)
+        assert retrieve(bare, QUERIES, k=3) == retrieve(bare, QUERIES, k=3, mode="lexical")
+        with pytest.raises(RetrievalError, match="--encoder NAME"):
+            retrieve(bare, QUERIES, mode="hybrid")

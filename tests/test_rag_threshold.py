@@ -110,6 +110,18 @@ def test_chance_alone_does_well_where_it_chose_and_not_on_the_other_half() -> No
     assert abs(np.mean(elsewhere) - 0.5) < 0.04
 
 
+def test_the_lengths_of_the_questions_are_held_against_their_searches() -> None:
+    random = np.random.default_rng(1)
+    words = (random.integers(8, 14, 40), random.integers(4, 10, 40))
+    # A score that only adds up over words.
+    scores = [(own + random.normal(0, 0.1, 40)).tolist() for own in words]
+    table = tried(scores[0], scores[1], lengths=(words[0].tolist(), words[1].tolist())).table.set_index("measure")
+    assert table.estimate["AUROC of length"] == auroc(words[0].tolist(), words[1].tolist()) > 0.85
+    assert table.estimate["AUROC"] == pytest.approx(table.estimate["AUROC of length"], abs=0.03)
+    assert table.low["AUROC of length"] < table.estimate["AUROC of length"] < table.high["AUROC of length"]
+    assert table.questions["AUROC of length"] == 40
+
+
 def test_four_questions_give_no_interval_and_one_no_trial() -> None:
     table = tried([float(place) for place in range(8)], [float(place) for place in range(8)]).table
     assert table.low[:3].isna().all()

@@ -73,6 +73,7 @@ class Writing:
     form: Form | None = None  # None is chat where the tokenizer has a template, else plain
     instruction: str | None = None
     language: Language = "zh"
+    delimiters: bool = True  # marks around each passage, which it cannot forge; a small base model may copy them
     seed: int = 0
     max_new_tokens: int = 64
 
@@ -92,6 +93,7 @@ def ask(
     form: Form | None = None,
     instruction: str | None = None,
     language: Language = "zh",
+    delimiters: bool = True,
     seed: int = 0,
     max_new_tokens: int = 64,
     shares: bool = True,
@@ -108,8 +110,8 @@ def ask(
     """
     check_writes(loaded)
     writing = Writing(
-        budget=budget, order=order, form=form, instruction=instruction, language=language, seed=seed,
-        max_new_tokens=max_new_tokens,
+        budget=budget, order=order, form=form, instruction=instruction, language=language,
+        delimiters=delimiters, seed=seed, max_new_tokens=max_new_tokens,
     )  # fmt: skip
     hits = retrieve(index, [question], k=k, mode=mode, weight=weight, reranker=reranker)[0]
     return answer_from(
@@ -174,7 +176,7 @@ def _said_nothing(text: str) -> Refusal | None:
     return "the model says so" if exact_match(text, list(SAYS_NOTHING.values())) else None
 
 
-def put_before(loaded: LoadedModel, question: str, hits: Sequence[Hit], writing: Writing) -> Injection:
+def put_before(loaded: LoadedModel, question: str, hits: Sequence[Chunk | Hit], writing: Writing) -> Injection:
     """Put what was found before a question; RetrievalError where the model has no room for any of it."""
     room = (loaded.max_positions or _ROOM) - writing.max_new_tokens
     budget = min(BUDGET, room) if writing.budget is None else writing.budget
@@ -188,7 +190,7 @@ def put_before(loaded: LoadedModel, question: str, hits: Sequence[Hit], writing:
         raise RetrievalError("form 'pair' is for encoders, which write no answers; allowed are plain, chat")
     injection = inject(
         loaded.tokenizer, question, hits, budget=budget, order=writing.order, form=form, seed=writing.seed,
-        instruction=writing.instruction, language=writing.language,
+        instruction=writing.instruction, language=writing.language, delimiters=writing.delimiters,
     )  # fmt: skip
     if not injection.passages:
         first = injection.left_out[0]

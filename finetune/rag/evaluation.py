@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from finetune.rag.answers import character_f1, contains, exact_match
-from finetune.rag.ask import Writing, generate, put_before, rebuilding
+from finetune.rag.ask import Writing, generate, put_before
 from finetune.rag.causes import (
     LEAST,
     Rebuild,
@@ -16,6 +16,7 @@ from finetune.rag.causes import (
     answer_log_probability,
     check_writes,
     passage_effects,
+    rebuilding,
     swaps_for,
 )
 from finetune.rag.chunks import Chunk
@@ -48,8 +49,9 @@ class UseOfContext:
     character), margin (right less wrong), prefers_right; where answers were written: answer, exact, contains, f1; of
     the gold or contradicting passage where it stands in the prompt: share, per_token (attention of the right answer's
     rows, mean over layers and heads; over the passage's share of the tokens).
-    places: the same for the gold passage at each place (from 1) among others. left_out: one row a question and
-    retrieved passage: dropped, swapped, cut (nats that the right answer loses), used, share, gold.
+    places: right and share with the gold passage first, in the middle and last among others.
+    left_out: one row a question and retrieved passage: dropped, swapped, cut (nats that the right answer loses), used,
+    share, gold.
     heads: mean share of the gold passage by layer and head, over questions in condition gold, [layer, head].
     results: measure, condition, against ("" for the mean itself, else the difference), estimate, low, high (95 %, over
     units), units, questions.
@@ -109,8 +111,11 @@ class _Asked:
         """What puts passages before the question, between the same marks whichever they are."""
         own = [puzzle.gold, *([puzzle.contradicting] if puzzle.contradicting else [])]
         swaps = puzzle.others[: (self.settings.places or 1) + len(retrieved)]
-        whole = put_before(self.loaded, puzzle.question, [*own, *swaps, *retrieved], self.settings.writing)
-        return rebuilding(self.loaded, puzzle.question, whole, self.settings.writing)
+        writing = self.settings.writing
+        whole = put_before(self.loaded, puzzle.question, [*own, *swaps, *retrieved], writing)
+        return rebuilding(
+            self.loaded, puzzle.question, whole, instruction=writing.instruction, language=writing.language
+        )
 
     def in_conditions(
         self, puzzle: Puzzle, retrieved: Sequence[Chunk] | None, prompts: Rebuild
@@ -125,9 +130,10 @@ class _Asked:
     def at_places(self, puzzle: Puzzle, prompts: Rebuild) -> Iterator[dict[str, Any]]:
         if self.settings.places is None:
             return
-        for place, passages in enumerate(places(puzzle, self.settings.places), 1):
+        for place, passages in places(puzzle, self.settings.places).items():
             injection = prompts(passages)
-            yield {**self._scored(puzzle, injection), "place": place} | self._looked(puzzle, injection)
+            row = {"question": puzzle.id, "unit": puzzle.unit, "place": place, "passages": len(passages)}
+            yield row | {"right": self._nats(puzzle.answer, injection)} | self._looked(puzzle, injection)
 
     def without_each(self, puzzle: Puzzle, retrieved: Sequence[Chunk], prompts: Rebuild) -> Iterator[dict[str, Any]]:
         """What each retrieved passage does to the right answer."""
@@ -152,11 +158,13 @@ class _Asked:
     def _ids(self, answer: str, injection: Injection) -> tuple[int, ...]:
         return answer_ids(self.loaded, answer, after=injection.prompt)
 
+    def _nats(self, answer: str, injection: Injection) -> float:
+        """An answer's log-probability after a prompt, in nats a character."""
+        nats = answer_log_probability(self.loaded, injection.prompt, self._ids(answer, injection))
+        return nats / len(answer.strip())
+
     def _scored(self, puzzle: Puzzle, injection: Injection) -> dict[str, Any]:
-        right, wrong = (
-            answer_log_probability(self.loaded, injection.prompt, self._ids(text, injection)) / len(text.strip())
-            for text in (puzzle.answer, puzzle.wrong)
-        )
+        right, wrong = (self._nats(text, injection) for text in (puzzle.answer, puzzle.wrong))
         return {
             "question": puzzle.id, "unit": puzzle.unit, "passages": len(injection.passages),
             "tokens": len(injection.prompt.tokens.ids), "right": right, "wrong": wrong, "margin": right - wrong,

@@ -119,7 +119,7 @@ def _check(*, order: str, form: str, language: str, budget: int, seed: int, ques
 
 def _shown(given: Chunk | Hit, rank: int) -> Shown:
     if isinstance(given, Hit):
-        return Shown(chunk=given.chunk, rank=rank, score=given.score)
+        return Shown(chunk=given.chunk, rank=rank, score=float(given.score))
     return Shown(chunk=given, rank=rank, score=None)
 
 

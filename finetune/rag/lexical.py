@@ -113,10 +113,12 @@ class _Field:
 
     def best(self, tokens: list[str], k: int) -> list[Ranked]:
         """The k best texts of those with any of the tokens."""
-        known = [] if self._bm25 is None else self._bm25.get_tokens_ids(tokens)
-        return _best(self._bm25.get_scores_from_ids(known), k) if self._bm25 is not None and known else []
+        if self._bm25 is None:
+            return []
+        return _best(self._bm25.get_scores_from_ids(self._bm25.get_tokens_ids(tokens)), k)
 
     def save(self, folder: Path) -> None:
+        """Write the files of bm25s, or none for an empty one."""
         if self._bm25 is not None:
             self._bm25.save(folder, allow_pickle=False, show_progress=False)
 

@@ -31,7 +31,7 @@ def marker_of(question: str, passages: Sequence[Chunk], *, seed: int, others: Se
     folded = [_folded(text) for text in (question, *others, *(text for one in passages for text in texts_of(one)))]
     for count in range(_TRIES):
         marker = hmac.new(key, message + count.to_bytes(4), hashlib.sha256).hexdigest()[:LENGTH]
-        if not any(_folded(marker) in text for text in folded):
+        if not any(marker in text for text in folded):  # folding leaves a hexadecimal mark as it is
             return marker
     raise RetrievalError(f"the passages hold all of the first {_TRIES} marks of seed {seed}; allowed is another seed")
 

@@ -53,13 +53,16 @@ _TEXTS: dict[str, tuple[str, str]] = {  # key -> (zh, en)
     "use.caption": ("各条件下的均值", "Means in each condition"),
     "places.title": ("资料放在第几位", "Where the passage stands"),
     "places.text": (
-        "同样的几段资料，只把能回答的一段放到不同位置。第 1 位离问题最远。",
-        "The same passages, only the one that answers stands at another place. The first is furthest from the question.",
+        "同样的几段资料，只把能回答的一段放在最前、中间、最后；最前离问题最远。right 是正确答案的对数概率（每字符，纳特）。",
+        "The same passages, only the one that answers stands first, in the middle or last; the first is furthest from the question. right is the right answer's log-probability, nats a character.",
     ),
-    "places.figure": ("答案所依资料的位置与 margin", "Place of the gold passage and margin"),
+    "places.figure": (
+        "资料的位置与正确答案的对数概率",
+        "Place of the gold passage and log-probability of the right answer",
+    ),
     "places.alt": (
-        "横轴是位置，纵轴是正确答案的优势，带 95 % 区间",
-        "place across, margin of the right answer up, with a 95 % interval",
+        "横轴是位置，纵轴是正确答案的对数概率，带 95 % 区间",
+        "place across, log-probability of the right answer up, with a 95 % interval",
     ),
     "places.across": ("位置", "place"),
     "left_out.title": ("每段资料起了多大作用", "What each passage did"),

@@ -139,7 +139,8 @@ def conditions(puzzle: Puzzle, retrieved: Sequence[Chunk] | None = None) -> dict
     return found
 
 
-def places(puzzle: Puzzle, count: int) -> list[tuple[Chunk, ...]]:
-    """The gold passage at each place among `count` passages, the others the same and in the same order."""
+def places(puzzle: Puzzle, count: int) -> dict[int, tuple[Chunk, ...]]:
+    """The gold passage first, in the middle and last of `count`, by its place from 1; the others stay in order."""
     others = puzzle.others[: count - 1]
-    return [(*others[:place], puzzle.gold, *others[place:]) for place in range(len(others) + 1)]
+    chosen = sorted({1, (len(others) + 2) // 2, len(others) + 1})
+    return {place: (*others[: place - 1], puzzle.gold, *others[place - 1 :]) for place in chosen}

@@ -8,10 +8,43 @@ import pandas as pd
 from finetune.rag.evaluation import UseOfContext
 from finetune.rag.messages import Language, message
 from finetune.rag.study import Study, StudySettings
-from probe import Picture, Section, Table, bootstrap, head_map, layer_curve, png_bytes
+from finetune.rag.thresholds import threshold_text
+from probe import Picture, RunFolder, Section, Table, bootstrap, head_map, layer_curve, png_bytes, render_report
 
 EXAMPLES = 12
 _SHOWN = ("recall@1", "recall@5", "mrr@10", "ndcg@10")
+
+
+def page_of(study: Study, settings: StudySettings, *, model: str, language: Language) -> str:
+    """Give the study as one page."""
+    return render_report(
+        sections_of(study, settings, language),
+        title=message("title", language),
+        subtitle=message("subtitle", language, model=model, questions=study.questions, passages=study.passages),
+        language=language,
+        made_note=message("made", language),
+    )
+
+
+def write_study(study: Study, settings: StudySettings, run: RunFolder, *, page: str) -> None:
+    """Write page, tables and the better threshold to a run folder."""
+    tables = {
+        "retrieval": study.retrieval, "retrieval_against": study.against, "rankings": study.rankings,
+        "thresholds": study.thresholds,
+    }  # fmt: skip
+    use = study.use
+    if use is not None:
+        tables |= {"results": use.results, "conditions": use.conditions, "heads": use.heads}
+        tables |= {"places": use.places, "by_place": by_place(use)} if len(use.places) else {}
+        tables |= {"left_out": use.left_out} if len(use.left_out) else {}
+    for name, frame in tables.items():
+        if len(frame):
+            run.write_table(name, frame)
+    if study.trials:
+        run.write_text("threshold.json", threshold_text(study.kept_trial(), study.made_from))
+    run.record("seeds", {"seed": settings.seed})
+    run.write_config({"encoder": settings.encoder, "k": settings.k, "limit": settings.limit, "size": settings.size})
+    run.write_text("report.html", page)
 
 
 def sections_of(study: Study, settings: StudySettings, language: Language) -> list[Section]:
@@ -100,10 +133,10 @@ def _conditions(use: UseOfContext, settings: StudySettings, language: Language) 
 
 
 def by_place(use: UseOfContext, *, seed: int = 0) -> pd.DataFrame:
-    """Margin of the right answer and attention on the gold passage by its place, with 95 % intervals over units."""
+    """Log-probability of the right answer and attention on the gold passage by its place, with 95 % intervals."""
     rows = []
     for place, group in use.places.groupby("place"):
-        for measure in ("margin", "share", "per_token"):
+        for measure in ("right", "share", "per_token"):
             found = bootstrap(group[measure].to_numpy(dtype=np.float64), group["unit"].astype(str).tolist(), seed=seed)
             numbers = (float(found.mean), float(found.low), float(found.high), int(found.units), len(group))
             rows.append((int(str(place)), measure, *numbers))
@@ -114,10 +147,10 @@ def _places(use: UseOfContext, language: Language) -> Iterator[Section]:
     if not len(use.places):
         return
     found = by_place(use)
-    margin = found[found["measure"] == "margin"]
+    right = found[found["measure"] == "right"]
     figure = layer_curve(
-        margin, x="place", y="estimate", low="low", high="high", title=message("places.figure", language),
-        label="margin", across=message("places.across", language), language=language,
+        right, x="place", y="estimate", low="low", high="high", title=message("places.figure", language),
+        label="right", across=message("places.across", language), language=language,
     )  # fmt: skip
     picture = Picture(
         caption=message("places.figure", language), png=png_bytes(figure), alt=message("places.alt", language),

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pandas as pd
 
@@ -58,6 +59,11 @@ class Study:
     questions: int
     passages: int
     unanswerable: int
+    made_from: Mapping[str, Any]  # encoder and words of the index that was searched
+
+    def kept_trial(self) -> Trial:
+        """The trial to answer other questions by: on cosines where there are any, since BM25 depends on the corpus."""
+        return self.trials["dense" if "dense" in self.trials else "lexical"]
 
 
 def study_passages(
@@ -76,6 +82,7 @@ def study_passages(
         with open_index(Path(made) / "index", device=device) as index:
             searched = _searched(index, given)
             retrieval, against, weight = _retrieval(index, given, searched, seed=settings.seed)
+            made_from = index.manifest.made_from
             hits = searched["hybrid" if index.has_dense else "lexical"]
             if weight is not None:
                 hits = _search(index, given, "hybrid", weight=weight.weight)
@@ -89,7 +96,7 @@ def study_passages(
     return Study(
         retrieval=retrieval, against=against, rankings=_ranking_table(searched), weight=weight, trials=trials,
         thresholds=_threshold_table(trials), use=use, questions=count, passages=len(given.corpus),
-        unanswerable=len(given.unjudged),
+        unanswerable=len(given.unjudged), made_from=made_from,
     )  # fmt: skip
 
 

@@ -1,4 +1,8 @@
-"""When a search found too little to answer from: a threshold of its scores, chosen on questions without an answer."""
+"""When a search found too little to answer from: a threshold of its scores, chosen on questions without an answer.
+
+BM25 adds up over a question's words, so its score may grow with the question: where one kind's are longer, a
+threshold tells lengths apart and not what was found. `tried` holds the one against the other.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -123,12 +127,14 @@ def tried(
     *,
     field: Field = "score",
     measure: Measure = "top",
+    lengths: tuple[Sequence[int], Sequence[int]] | None = None,
     seed: int = 0,
 ) -> Trial:
     """Choose a threshold on one half of both kinds' searches, drawn by the seed, and hold it against the other.
 
     Rows: balanced accuracy, false refusals and false answers on the other half, and the AUROC of all questions, for
     which nothing is chosen; 95 % intervals over questions drawn anew within their kind, none below five of a kind.
+    lengths: of the questions of both kinds, in words or characters, for the AUROC that they have alone.
     """
     kinds = (_checked(answerable, "answerable"), _checked(unanswerable, "unanswerable"))
     if min(map(len, kinds)) < 2:
@@ -139,18 +145,26 @@ def tried(
     chosen = choose_threshold(halves[0][0], halves[1][0], field=field, measure=measure)
     refused, answered = halves[0][1] < chosen.score, halves[1][1] >= chosen.score
     drawn = [_drawn(len(kind), random) @ kind for kind in (refused, answered)]  # [kind][resample]
-    wins = _wins(*kinds)
-    won = ((_drawn(len(kinds[0]), random) @ wins) * _drawn(len(kinds[1]), random)).sum(1)  # [resample]
     few = min(len(refused), len(answered))
     rows = [
         ("balanced accuracy", 1 - (refused.mean() + answered.mean()) / 2, 1 - (drawn[0] + drawn[1]) / 2, few),
         ("false refusals", refused.mean(), drawn[0], len(refused)),
         ("false answers", answered.mean(), drawn[1], len(answered)),
-        ("AUROC", wins.mean(), won, min(map(len, kinds))),
+        ("AUROC", *_auroc_drawn(*kinds, random), min(map(len, kinds))),
     ]
+    if lengths is not None:
+        longer = (_checked(lengths[0], "answerable"), _checked(lengths[1], "unanswerable"))
+        rows.append(("AUROC of length", *_auroc_drawn(*longer, random), min(map(len, longer))))
     table = [(name, float(value), *interval(each, units=units), units) for name, value, each, units in rows]
     columns = ["measure", "estimate", "low", "high", "questions"]
     return Trial(threshold=chosen, table=pd.DataFrame(table, columns=columns))
+
+
+def _auroc_drawn(answerable: Floats, unanswerable: Floats, random: np.random.Generator) -> tuple[float, Floats]:
+    """The AUROC, and that of questions drawn anew within their kind, [resample]."""
+    wins = _wins(answerable, unanswerable)
+    drawn = (_drawn(len(answerable), random) @ wins) * _drawn(len(unanswerable), random)
+    return float(wins.mean()), drawn.sum(1)
 
 
 def _drawn(units: int, random: np.random.Generator) -> Floats:

@@ -1,0 +1,226 @@
+"""Questions put to a model with passages: ask, passages."""
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from finetune.commands.configuring import Device
+from finetune.commands.retrieving import ENCODER, INDEX_FOLDER, HowMany, IndexFolder, ModeName, RerankerName, Weight
+from finetune.errors import RetrievalError
+from probe import open_console, open_run, say, show_progress, text_table
+
+if TYPE_CHECKING:
+    from finetune.rag.ask import Reply
+    from finetune.rag.opened import Index
+    from finetune.rag.study import Study
+    from finetune.rag.threshold import Threshold
+
+DECODER = "builtin:gemma3-270m"
+AUTO, NONE = "auto", "none"
+
+Model = Annotated[
+    str, typer.Option("--model", "-m", metavar="MODEL", help="builtin:NAME, hub id, folder or run folder.")
+]
+Order = Annotated[
+    Literal["best-first", "edges", "best-last"], typer.Option(help="Of the passages; edges: the best at both ends.")
+]
+Language = Annotated[Literal["zh", "en"], typer.Option(help="Of the words around passages and question.")]
+NewTokens = Annotated[int, typer.Option("--max-new-tokens", min=1, max=4096, help="The longest answer.")]
+Seed = Annotated[int, typer.Option(min=0, help="Of the marks around passages, and of resamples.")]
+Remote = Annotated[bool, typer.Option("--trust-remote-code", help="Run Python code that the model brings along.")]
+
+
+def ask(
+    question: Annotated[str, typer.Argument(help="The question, for example 苹果酸脱氢酶催化什么反应？")],
+    folder: IndexFolder = INDEX_FOLDER,
+    model: Model = DECODER,
+    k: HowMany = 3,
+    mode: ModeName = None,
+    weight: Weight = 0.5,
+    reranker: RerankerName = None,
+    threshold: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE|NUMBER|none",
+            help="From which cosine (without vectors, BM25) on passages answer. [default: chosen on the shipped set]",
+        ),
+    ] = AUTO,
+    budget: Annotated[
+        int | None, typer.Option(min=1, help="Tokens of the prompt. [default: 2048, or what fits]")
+    ] = None,
+    order: Order = "best-first",
+    form: Annotated[
+        Literal["plain", "chat"] | None, typer.Option(help="[default: chat where the model has a template]")
+    ] = None,
+    language: Language = "zh",
+    no_delimiters: Annotated[
+        bool, typer.Option("--no-delimiters", help="No marks around passages; they can then pose as the prompt.")
+    ] = False,
+    max_new_tokens: NewTokens = 64,
+    effects: Annotated[
+        bool, typer.Option("--effects", help="Also drop, swap and hide each passage: how far does the answer move?")
+    ] = False,
+    right: Annotated[str | None, typer.Option(metavar="TEXT", help="The right answer, to measure effects on.")] = None,
+    prompt_file: Annotated[
+        Path | None, typer.Option("--prompt", metavar="FILE", help="Write the prompt with its map, for `probe prompt`.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One object in place of the table.")] = False,
+    seed: Seed = 0,
+    trust_remote_code: Remote = False,
+    device: Device = "auto",
+) -> None:
+    """Answer a question from an index: answer, sources with their characters, each one's share of the attention."""
+    from finetune.rag.ask import ask as put_question
+    from finetune.rag.index import open_index
+    from finetune.rag.rerank import Reranker
+    from probe import load_model, save_prompts
+
+    if right is not None and not effects:
+        raise RetrievalError("--right is what --effects are measured on; allowed is both, or neither")
+    with open_index(folder, device=device) as opened:
+        least = _threshold(threshold, opened)
+        loaded = load_model(model, head="lm", device=device, trust_remote_code=trust_remote_code)
+        with show_progress() as progress:
+            reply = put_question(
+                loaded, opened, question, k=k, mode=mode, weight=weight,
+                reranker=Reranker(reranker, device=device) if reranker else None, threshold=least, budget=budget,
+                order=order, form=form, language=language, delimiters=not no_delimiters, seed=seed,
+                max_new_tokens=max_new_tokens, effects=effects, right=right,
+                progress=lambda done, total: progress("answering", done, total),
+            )  # fmt: skip
+    if prompt_file is not None and reply.injection is not None:
+        save_prompts([reply.injection.prompt], prompt_file)
+    if as_json:
+        print(json.dumps(_as_object(reply), ensure_ascii=False))
+    else:
+        _print_reply(reply)
+
+
+def _threshold(given: str, opened: "Index") -> "Threshold | None":
+    """The threshold that was asked for; without one the shipped, where it was chosen on this encoder's scores."""
+    from finetune.rag.threshold import Threshold
+    from finetune.rag.thresholds import SHIPPED_FILE, load_threshold
+
+    made_from = opened.manifest.made_from
+    if given == NONE:
+        return None
+    if given == AUTO:
+        try:
+            return load_threshold(SHIPPED_FILE, made_from)
+        except RetrievalError:
+            say("note: no threshold was chosen for this index's encoder; `finetune passages` chooses one")
+            return None
+    try:
+        score = float(given)
+    except ValueError:
+        return load_threshold(Path(given), made_from)
+    field: Literal["dense", "lexical"] = "dense" if opened.has_dense else "lexical"
+    return Threshold(score=score, false_refusals=float("nan"), false_answers=float("nan"), field=field)
+
+
+def _print_reply(reply: "Reply") -> None:
+    console = open_console(sys.stdout)
+    print(reply.answer)
+    if reply.refused is not None:
+        say(f"refused: {reply.refused}")
+    if reply.sources:
+        effects = reply.effects is not None
+        columns = [
+            "source",
+            "where",
+            "score",
+            "share",
+            "per token",
+            *(["dropped", "swapped", "unseen", "used"] if effects else []),
+        ]
+        rows = [
+            [
+                f"[{one.rank}]", f"{one.passage.document} [{one.passage.start}–{one.passage.end}]", f"{one.score:.4g}",
+                _number(one.share), _number(one.per_token),
+                *([_number(one.effect.dropped), _number(one.effect.swapped), _number(one.effect.cut),
+                   "–" if one.effect.used is None else "yes" if one.effect.used else "no"] if one.effect else []),
+            ]
+            for one in reply.sources
+        ]  # fmt: skip
+        console.print(text_table(columns, rows))
+    for left in reply.injection.left_out if reply.injection else ():
+        say(f"left out: {left.chunk.document} [{left.chunk.start}–{left.chunk.end}]: {left.reason}")
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3g}"
+
+
+def _as_object(reply: "Reply") -> dict[str, Any]:
+    """What is written as JSON: answer, refusal, sources, what was left out."""
+    left = reply.injection.left_out if reply.injection else ()
+    return {
+        "question": reply.question, "answer": reply.answer, "refused": reply.refused,
+        "sources": [asdict(one) for one in reply.sources], "found": [asdict(hit) for hit in reply.hits],
+        "left_out": [asdict(one) for one in left],
+    }  # fmt: skip
+
+
+def passages(
+    folder: Annotated[
+        Path | None, typer.Argument(metavar="[SET]", help="corpus.jsonl, queries.jsonl, qrels.tsv. [default: shipped]")
+    ] = None,
+    model: Annotated[
+        str, typer.Option("--model", "-m", metavar="MODEL", help="Whose answers; none for retrieval alone.")
+    ] = DECODER,
+    encoder: Annotated[str, typer.Option(metavar="MODEL", help="Whose vectors; none for words alone.")] = ENCODER,
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Run folder.")] = Path("runs/passages"),
+    k: HowMany = 3,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only so many questions are put to the model.")] = None,
+    order: Order = "best-first",
+    language: Language = "zh",
+    no_delimiters: Annotated[bool, typer.Option("--no-delimiters", help="No marks around passages.")] = False,
+    no_answers: Annotated[
+        bool, typer.Option("--no-answers", help="Log-probabilities alone; nothing is written.")
+    ] = False,
+    max_new_tokens: NewTokens = 32,
+    force: Annotated[bool, typer.Option("--force", help="Replace an earlier run.")] = False,
+    seed: Seed = 0,
+    trust_remote_code: Remote = False,
+    device: Device = "auto",
+) -> None:
+    """Measure a set: what is found, when to refuse, and what passages do to the answers. Writes a page and tables."""
+    from finetune.rag.ask import Writing
+    from finetune.rag.beir import SHIPPED
+    from finetune.rag.evaluation import UseSettings
+    from finetune.rag.story import page_of, table_rows, write_study
+    from finetune.rag.study import StudySettings, study_passages
+    from probe import load_model
+
+    writing = Writing(
+        order=order, language=language, delimiters=not no_delimiters, seed=seed, max_new_tokens=max_new_tokens
+    )
+    settings = StudySettings(
+        encoder=None if encoder == NONE else encoder, tokenizer=ENCODER if model == NONE else model, k=k, limit=limit,
+        use=UseSettings(writing=writing, answers=not no_answers, seed=seed), seed=seed,
+    )  # fmt: skip
+    with open_run(out, force=force) as run:
+        loaded = None
+        if model != NONE:
+            loaded = load_model(model, head="lm", device=device, trust_remote_code=trust_remote_code)
+        with show_progress() as progress:
+            study = study_passages(loaded, folder or SHIPPED, settings=settings, progress=progress, device=device)
+        write_study(study, settings, run, page=page_of(study, settings, model=model, language=language))
+    _print_study(study, table_rows)
+    print(out)
+
+
+def _print_study(study: "Study", table_rows: Any) -> None:
+    console = open_console(sys.stdout)
+    shown = study.retrieval[study.retrieval["measure"].isin(["recall@1", "recall@5", "ndcg@10"])]
+    columns = ["mode", "half", "measure", "estimate", "low", "high", "queries"]
+    console.print(text_table(columns, table_rows(shown, columns)))
+    if study.use is not None:
+        results = study.use.results
+        shown = results[results["measure"].isin(["margin", "contains"])]
+        columns = ["measure", "condition", "against", "estimate", "low", "high", "questions"]
+        console.print(text_table(columns, table_rows(shown, columns)))
