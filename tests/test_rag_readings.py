@@ -14,12 +14,8 @@ from finetune.__main__ import run
 from finetune.errors import RetrievalError
 from finetune.rag.chunks import Chunk
 from finetune.rag.hits import Hit
-from finetune.rag.readings import (
-    controls_for,
-    passage_readings,
-    sense_readings,
-    shipped_senses,
-)
+from finetune.rag.readings import controls_for, passage_readings
+from finetune.rag.references import sense_readings, shipped_senses
 from probe import capture_cases, case_of, load_prompts, part_shares, read_state
 from probe.models import model_from_parts
 from tests.tiny import FAMILIES, SPREAD, tiny_bert, tiny_llama

@@ -19,24 +19,15 @@ from finetune.rag.causes import swaps_for
 from finetune.rag.chunks import Chunk, token_counts
 from finetune.rag.hits import Hit
 from finetune.rag.inject import inject
+from finetune.rag.references import SenseReadings, check_encoder
 from probe import (
-    CaptureOptions,
-    Case,
     LoadedModel,
     MappedPrompt,
     PartShares,
     Span,
     batch_for,
-    capture_cases,
-    case_of,
-    cosines_by_sense,
-    default_readout,
-    load_cases,
-    most_frequent_sense,
     part_shares,
-    read_state,
     route_of,
-    sense_accuracy,
     tokens_of,
 )
 
@@ -44,29 +35,8 @@ Floats = NDArray[np.float64]
 Progress = Callable[[int, int], None]
 
 CONTROLS = 4  # unrelated passages that each passage is held against
-NEUTRAL = "neutral"  # how a case set marks sentences that decide no sense
 _ROOM = 2**20  # tokens, of a model without a longest text
 _CANDIDATES = 64  # passages nearest in characters, whose tokens are counted
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class SenseReadings:
-    """What labelled sentences, each read alone, say of a word's senses in one model."""
-
-    names: tuple[str, ...]
-    counts: tuple[int, ...]  # sentences of each sense
-    centre: Floats  # mean state of all these sentences, [state layer, dim]
-    centroids: Floats  # mean state of each sense less the centre, [sense, state layer, dim]
-    accuracy: Floats  # of the nearest centroid, one group left out, [state layer]; NaN where it cannot be decided
-    majority: float  # of always saying the most frequent sense
-    within: Floats  # mean centred cosine of two sentences of one sense, [state layer]
-    across: Floats  # and of two senses
-
-    @property
-    def best_layer(self) -> int:
-        """The state layer that tells the senses best, the lowest of several; the last where none can be scored."""
-        known = np.nan_to_num(self.accuracy, nan=-1.0)
-        return int(known.argmax()) if (known >= 0).any() else len(known) - 1
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -299,51 +269,12 @@ def check_readable(
 
     Only controls are not looked at, which may not be chosen yet.
     """
-    _check_encoder(loaded)
+    check_encoder(loaded)
     chunks = [one.chunk if isinstance(one, Hit) else one for one in passages]
     _check_passages(chunks)
     for passage in (None, *chunks):
         _prompt(loaded, sentence, target, passage)
     return _kept(layers, len(route_of(loaded).layers) + 1)
-
-
-def sense_readings(
-    loaded: LoadedModel,
-    target: str,
-    sentences: Sequence[Case] | Mapping[str, Sequence[str]],
-    *,
-    without: str = "",
-    progress: Progress | None = None,
-) -> SenseReadings | None:
-    """Read a word in labelled sentences; None where they have fewer than two senses of it.
-
-    sentences: cases, of which those of this very word with a sense are taken (neutral ones have none), or sentences by
-    sense. without: a sentence that is left out, so that none is held against itself.
-    """
-    _check_encoder(loaded)
-    cases = [one for one in _cases_of(sentences, target) if one.text != without]
-    labels = [one.sense for one in cases]
-    if len(set(labels)) < 2:
-        return None
-    options, readout = CaptureOptions(layers={0}, heads={0}), default_readout(causal=False)
-    found = capture_cases(loaded, cases, options=options, progress=progress)
-    states = np.stack([read_state(one, readout) for one in found]).astype(np.float64)  # [case, layer, dim]
-    names = tuple(dict.fromkeys(labels))
-    of = [np.array([label == name for label in labels]) for name in names]
-    centre = states.mean(0)
-    decided = sense_accuracy(states, labels, [one.group or one.id for one in cases]).correct
-    scored = ~np.isnan(decided).all(1)
-    within, across = cosines_by_sense(states, labels)
-    return SenseReadings(
-        names=names,
-        counts=tuple(int(mine.sum()) for mine in of),
-        centre=centre,
-        centroids=np.stack([states[mine].mean(0) - centre for mine in of]),
-        accuracy=decided[scored].mean(0) if scored.any() else np.full(len(centre), np.nan),
-        majority=float(most_frequent_sense(labels).mean()),
-        within=within,
-        across=across,
-    )
 
 
 def controls_for(
@@ -382,21 +313,7 @@ def controls_for(
     return found
 
 
-def shipped_senses(target: str, source: str = "apple") -> tuple[Case, ...]:
-    """The cases of a set, shipped or a file, that label a sense of this word."""
-    return tuple(_of_word(load_cases(source).cases, target))
-
-
 # ---- what is read ----------------------------------------------------------------------------------------------
-
-
-def _check_encoder(loaded: LoadedModel) -> None:
-    if loaded.kind != "encoder":
-        ways = "; for a decoder there are `finetune ask` and `python -m probe prompt`"
-        raise RetrievalError(
-            f"{loaded.name} is no encoder but a{'n' * (loaded.kind[0] == 'e')} {loaded.kind}: allowed are encoders, "
-            f"which read passage and sentence as a pair{ways if loaded.kind == 'decoder' else ''}"
-        )
 
 
 def _check_passages(chunks: Sequence[Chunk]) -> None:
@@ -476,20 +393,6 @@ def _counted(loaded: LoadedModel, chunks: Sequence[Chunk]) -> list[Chunk]:
     """The same chunks with the tokens of this model; an index counts those of the model that it is made for."""
     counts = token_counts(loaded.tokenizer, [one.text for one in chunks])
     return [replace(one, tokens=count) for one, count in zip(chunks, counts, strict=True)]
-
-
-def _cases_of(sentences: Sequence[Case] | Mapping[str, Sequence[str]], target: str) -> list[Case]:
-    if not isinstance(sentences, Mapping):
-        return _of_word(sentences, target)
-    return [
-        replace(case_of(text, target=target, id=f"{sense}-{number}"), sense=sense)
-        for sense, texts in sentences.items()
-        for number, text in enumerate(texts, 1)
-    ]
-
-
-def _of_word(cases: Sequence[Case], target: str) -> list[Case]:
-    return [one for one in cases if one.sense not in ("", NEUTRAL) and one.target.cut(one.text) == target]
 
 
 # ---- what is measured ------------------------------------------------------------------------------------------
