@@ -10,11 +10,11 @@ import typer
 
 from finetune.commands.configuring import Device
 from finetune.commands.retrieving import ENCODER, ModeName, Weight
-from probe import say
 
 if TYPE_CHECKING:
     from finetune.rag.chunks import Chunk
-    from finetune.rag.readings import Readings, SenseReadings
+    from finetune.rag.readings import Readings
+    from finetune.rag.references import SenseReadings
 
 SENSES, NO_SENSES = "apple", "none"
 UNRELATED = "other"  # topic of the shipped passages that are of no sense of a word
@@ -59,9 +59,10 @@ def read(
     for file, ending, option in ((csv, ".csv", "--csv"), (prompts, ".jsonl", "--prompts")):
         if file is not None and file.suffix.lower() != ending:
             raise typer.BadParameter(f"{file}: allowed is a file ending in {ending}", param_hint=option)
-    from finetune.rag.readings import check_readable, passage_readings, sense_readings, shipped_senses
+    from finetune.rag.readings import check_readable, passage_readings
+    from finetune.rag.references import sense_readings, shipped_senses
     from finetune.writing import write_whole
-    from probe import load_model, open_console, save_prompts, show_progress, text_table
+    from probe import load_model, open_console, save_prompts, say, show_progress, text_table
 
     cases = () if senses == NO_SENSES else shipped_senses(target, senses)
     loaded = load_model(model, device=device)
