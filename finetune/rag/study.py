@@ -23,7 +23,7 @@ from finetune.rag.threshold import Trial, tried, worth
 from probe import LoadedModel
 
 Progress = Callable[[str, int, int], None]
-TERMS, CORPUS = "terms.txt", "corpus.jsonl"
+CORPUS = "corpus.jsonl"
 DEPTH = 50  # hits of a ranking that is measured
 
 
@@ -33,6 +33,7 @@ class StudySettings:
 
     encoder: str | None = "builtin:e5-small"
     tokenizer: str = "builtin:gemma3-270m"
+    terms: Path | None = None  # words that stay whole in the index's words
     size: int = 512  # tokens of a chunk: the passages of a set are to stay whole
     k: int = 3  # retrieved passages that are put before a question
     limit: int | None = None  # questions put to the model; None: all
@@ -102,10 +103,9 @@ def study_passages(
 
 def _indexed(folder: Path, place: Path, settings: StudySettings, *, progress: Progress | None, device: str) -> None:
     """Index the set's corpus as a user would, each passage a document."""
-    terms = folder / TERMS
     made = IndexSettings(
         encoder=settings.encoder, tokenizer=settings.tokenizer, size=settings.size, duplicates="keep",
-        terms=terms if terms.is_file() else None,
+        terms=settings.terms,
     )  # fmt: skip
     corpus = folder / CORPUS
     if not corpus.is_file():
