@@ -14,6 +14,7 @@ from finetune.__main__ import run
 from finetune.errors import RetrievalError
 from finetune.rag.chunks import Chunk
 from finetune.rag.hits import Hit
+from finetune.rag.index import IndexSettings, build_index
 from finetune.rag.readings import controls_for, passage_readings
 from finetune.rag.references import sense_readings, shipped_senses
 from probe import capture_cases, case_of, load_prompts, part_shares, read_state
@@ -198,6 +199,8 @@ def test_a_reading_that_no_control_follows_has_moved_towards_a_sense_and_one_tha
     row = made(models, alone=[1, 0.2, 0.5], behind=[0.1, 1, 0.5], control=[1, 0.3, 0.5]).summary().iloc[0]
     assert (row.before, row.after, row.towards) == ("fruit", "company", "company")
     assert row.moved == pytest.approx(1 - cosine(np.array([0.1, 1, 0.5]), np.array([1, 0.2, 0.5])))
+    behind, control = (cosine(np.array(state), np.array([0, 1, 0])) for state in ([0.1, 1, 0.5], [1, 0.3, 0.5]))
+    assert row.gain == pytest.approx(behind - control)
     row = made(models, alone=[1, 0.2, 0.5], behind=[0.1, 1, 0.5], control=[0.1, 1.1, 0.4]).summary().iloc[0]
     assert (row.before, row.after) == ("fruit", "company") and row.towards == ""
 
@@ -348,6 +351,23 @@ def test_the_command_shows_each_passage_and_writes_numbers_and_prompts(folder, c
 
     assert look(["prompt", str(prompts), "--model", str(folder / "bert"), "--id", "behind-passage-1"]) == 0
     assert "passage-1" in capsys.readouterr().out
+
+
+def test_the_command_takes_passages_and_controls_of_an_index(folder, cases, tmp_path, capsys) -> None:
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    for name, text in {"a": "苹果公司发布了新品", "b": "我们热爱和平", "c": "他讨厌菠菜"}.items():
+        (docs / f"{name}.txt").write_text(text, "utf-8")
+    settings = IndexSettings(encoder=None, tokenizer=str(folder / "bert"), size=32)
+    build_index([str(docs)], tmp_path / "index", settings)
+    asked = ["read", SENTENCE, "--target", TARGET, "--model", str(folder / "bert"), "--senses", str(cases)]
+    assert run([*asked, "--index", str(tmp_path / "index"), "--k", "1", "--csv", str(tmp_path / "read.csv")]) == 0
+    seen = capsys.readouterr()
+    assert len(seen.out.splitlines()) == 2 and "苹果公司发布了新品" in seen.out
+    assert set(pd.read_csv(tmp_path / "read.csv").controls) == {2}
+    asked[1] = "苹果公司和我们热爱的菠菜"
+    assert run([*asked, "--index", str(tmp_path / "index"), "--k", "3"]) == 0
+    assert "no passage of another document without 苹果 could be a control" in capsys.readouterr().err
 
 
 def test_the_command_without_senses_says_that_cosines_are_raw(folder, capsys) -> None:

@@ -1,7 +1,7 @@
 """What passages do to an encoder's reading of a word: read."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -52,7 +52,8 @@ def read(
 
     Moved is 1 − cosine between the word's states with and without the passage. Controls are unrelated passages of
     about the same length without the word (of the index, else of the shipped set), empty a first text without words.
-    Share is what part of the word's attention goes to the passage, even what even attention would give.
+    Share is what part of the word's attention goes to the passage, even what even attention would give. Towards is the
+    sense that the reading is nearer to than alone and than behind every control, and by how much more than behind them.
     """
     if (folder is None) == (not passages):
         raise typer.BadParameter("give either --passage TEXT or --index FOLDER", param_hint="--passage")
@@ -161,7 +162,11 @@ def _rows(readings: "Readings", layer: int) -> list[list[str]]:
                 f"{found['empty']:.2f}",
                 f"{100 * found['share']:.1f} %",
                 f"{100 * found['even']:.1f} %",
-                *([f"{found['before']} → {found['after']}", found["towards"] or "–"] if readings.senses else []),
+                *([f"{found['before']} → {found['after']}", _towards(found)] if readings.senses else []),
             ]
         )
     return rows
+
+
+def _towards(found: Mapping[Any, Any]) -> str:
+    return f"{found['towards']} {found['gain']:+.2f}" if found["towards"] else "–"

@@ -34,7 +34,7 @@ from probe import (
 Floats = NDArray[np.float64]
 Progress = Callable[[int, int], None]
 
-CONTROLS = 4  # unrelated passages that each passage is held against
+CONTROLS = 8  # unrelated passages that each passage is held against
 _ROOM = 2**20  # tokens, of a model without a longest text
 _CANDIDATES = 64  # passages nearest in characters, whose tokens are counted
 
@@ -141,8 +141,9 @@ class Readings:
 
         share: of the target rows' attention, mean over attention layers, heads and rows; even: what even attention
         would give. before and after: the sense with the highest cosine. towards: of the senses to which the reading is
-        nearer than alone and than behind every control, that of the largest gain; "" for none. With n controls one
-        sense passes all of them by chance once in n + 1 times: it describes one reading and tests nothing.
+        nearer than alone and than behind every control, that of the largest gain, which stands beside it; "" for none.
+        Behind a passage like its n controls each sense passes them all once in n + 1 times: this describes a reading
+        and tests nothing.
         """
         at = self.layer_shown(layer)
         moved = self.moved()
@@ -155,7 +156,7 @@ class Readings:
             of = [found[(found.layer == at) & (found.passage == one.id)] for one in self.passages]
             table["before"] = [_highest(one, "alone") for one in of]
             table["after"] = [_highest(one, "behind") for one in of]
-            table["towards"] = [_gained(one) for one in of]
+            table["towards"], table["gain"] = zip(*(_gained(one) for one in of), strict=True)
         return table
 
     def head_shares(self) -> pd.DataFrame:
@@ -417,7 +418,10 @@ def _highest(table: pd.DataFrame, column: str) -> str:
     return str(table.sense.iloc[int(table[column].to_numpy().argmax())])
 
 
-def _gained(table: pd.DataFrame) -> str:
+def _gained(table: pd.DataFrame) -> tuple[str, float]:
     """Of the senses to which the reading is nearer than alone and than behind any control, that of the largest gain."""
     nearer = table[(table.behind > table.alone) & (table.behind > table.highest)]
-    return str(nearer.sense.iloc[int(nearer.gain.to_numpy().argmax())]) if len(nearer) else ""
+    if not len(nearer):
+        return "", np.nan
+    best = nearer.iloc[int(nearer.gain.to_numpy().argmax())]
+    return str(best.sense), float(best.gain)
