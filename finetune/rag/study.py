@@ -24,6 +24,7 @@ from probe import LoadedModel
 
 Progress = Callable[[str, int, int], None]
 CORPUS = "corpus.jsonl"
+MOST_REFUSED = 0.1  # of the answerable questions, where a threshold is chosen
 DEPTH = 50  # hits of a ranking that is measured
 
 
@@ -215,7 +216,7 @@ def _trials(given: BeirSet, searched: Mapping[Mode, Mapping[str, Sequence[Hit]]]
             [worth(searched[mode][query], field=mode) for query in queries]
             for queries in ([name for name in given.queries if name in given.qrels], without)
         ]
-        found[mode] = tried(kinds[0], kinds[1], field=mode, seed=seed)
+        found[mode] = tried(kinds[0], kinds[1], field=mode, most_refused=MOST_REFUSED, seed=seed)
     return found
 
 
