@@ -32,9 +32,9 @@ _TEXTS: dict[str, tuple[str, str]] = {  # key -> (zh, en)
     "retrieval.against": ("hybrid 减去两者中较好的一个", "hybrid minus the better one of both"),
     "threshold.title": ("什么时候该说“资料没有说明”", "When to say that the passages do not say"),
     "threshold.text": (
-        "检索分数的阈值在一半可答和不可答的问题上选出，在另一半上衡量：{unanswerable} 个问题没有资料能回答。"
+        "检索分数的阈值在一半可答和不可答的问题上选出（最多拒答其中 {most} 可答的），在另一半上衡量：{unanswerable} 个问题没有资料能回答。"
         "平衡准确率 0.5 等于没有阈值，AUROC 0.5 等于分数什么也分不出。",
-        "A threshold on the best hit's score, chosen on one half of answerable and unanswerable questions and measured on "
+        "A threshold on the best hit's score, chosen on one half of answerable and unanswerable questions (refusing at most {most} of the answerable) and measured on "
         "the other; {unanswerable} questions are answered by no passage. A balanced accuracy of 0.5 is what no threshold "
         "gives, an AUROC of 0.5 what scores give that tell nothing.",
     ),
