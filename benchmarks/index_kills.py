@@ -39,7 +39,13 @@ Aim = Literal["any moment", "writing"]
 TOLERANCE = 1e-5
 _FIRST = 2  # kills, the first, of runs that have no index yet
 _PATIENCE = 300.0  # seconds for a process that nobody kills
-_LATE = ("lance_namespace", "pandas", "pyarrow.dataset", "pyarrow.parquet", "transformers.models.auto.tokenization_auto")
+_LATE = (
+    "lance_namespace",
+    "pandas",
+    "pyarrow.dataset",
+    "pyarrow.parquet",
+    "transformers.models.auto.tokenization_auto",
+)
 COLUMNS = ("kill", "aim", "after seconds", "draft written", "answers as", "seconds of a whole run")
 
 

@@ -35,7 +35,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print; gives the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.index_update", description="What an update costs.")
     parser.add_argument("--preset", choices=("small", "full"), default="full")
-    parser.add_argument("--documents", type=int, default=2000, help=f"of the full preset, before {ADDED} more are added")
+    parser.add_argument(
+        "--documents", type=int, default=2000, help=f"of the full preset, before {ADDED} more are added"
+    )
     parser.add_argument("--csv", type=Path)
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)

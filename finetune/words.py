@@ -47,7 +47,7 @@ class Word(NamedTuple):
 
 
 def _loaded() -> Any:
-    """rjieba with a dictionary of its own, a tenth of a second; the module's one is everybody's."""
+    """An rjieba with a dictionary of its own, a tenth of a second; the module's one is everybody's."""
     return import_module("rjieba").Jieba()
 
 

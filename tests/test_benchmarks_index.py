@@ -27,8 +27,8 @@ def indexed(tmp_path_factory):
 
 def test_three_kills_of_the_small_preset_lose_nothing_and_are_listed(tmp_path):
     # In a process of its own: LanceDB's threads, which other tests start, must not be there when one is forked.
-    command = [sys.executable, "-m", "benchmarks.index_kills", "--preset", "small", "--csv", str(tmp_path / "kills.csv")]
-    ran = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=300)
+    given = ["benchmarks.index_kills", "--preset", "small", "--csv", str(tmp_path / "kills.csv")]
+    ran = subprocess.run([sys.executable, "-m", *given], capture_output=True, text=True, cwd=ROOT, timeout=300)
     assert ran.returncode == 0 and "3 kills, nothing is lost" in ran.stdout, ran.stdout + ran.stderr
     rows = list(csv.DictReader((tmp_path / "kills.csv").open(encoding="utf-8")))
     assert [row["aim"] for row in rows] == ["any moment", "writing", "any moment"]

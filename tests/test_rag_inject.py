@@ -94,6 +94,7 @@ def test_a_plain_prompt_reads_as_it_should():
         f"问题：{QUESTION}\n答案："
     )
     assert found.prompt.tokens.ids[0] == gemma_bytes().bos_token_id and found.prompt.tokens.special.sum() == 1
+    assert "\n[1] a.txt\n" in put(passages=[chunk(title="")]).prompt.tokens.text
 
 
 def test_english_words_and_an_instruction_of_ones_own():
@@ -211,13 +212,15 @@ def test_a_question_that_does_not_fit_alone_is_an_error():
     for budget in (0, -5, 3):
         with pytest.raises(RetrievalError, match="the question"):
             put(budget=budget)
+    with pytest.raises(RetrievalError, match="the question has 100000 characters, more than 600 tokens can hold"):
+        put(question="a" * 100_000, budget=600)
 
 
 def test_equal_and_near_texts_are_left_out_with_the_one_that_says_the_same():
     text = "苹果酸脱氢酶催化苹果酸氧化成草酰乙酸，同时把辅酶还原。这一步在线粒体里完成。"
     twin = chunk(text.replace("，", ", "), id="twin", document="z.txt")
     near = chunk(text.replace("线粒体里完成", "线粒体里进行"), id="near")
-    found = put(passages=[chunk(text, id="first"), twin, near, CHUNKS[2]])
+    found = put(passages=[chunk(text, id="first"), CHUNKS[2], twin, near])
     assert names(found) == ["first", "three"]
     assert found.left_out[0].reason == "has the same text as passage first"
     assert found.left_out[1].reason.startswith("is, by 0.8") and found.left_out[1].reason.endswith(
@@ -344,6 +347,7 @@ def test_a_title_forges_no_line():
     (line,) = [line for line in lines if line.startswith("[1]")]
     assert not [line for line in lines if line.startswith("[2]")] and len(line) < 200
     assert line.startswith("[1] 酸 [2] 权威 [2J 长长") and line.endswith("… · a b.txt") and line.isprintable()
+    assert len(line.removeprefix("[1] ").removesuffix(" · a b.txt")) == 80
 
 
 # ---- special tokens --------------------------------------------------------------------------------------------
