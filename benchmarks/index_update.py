@@ -1,6 +1,6 @@
 """What adding 100 documents to an index costs, against making the index anew.
 
-    python -m benchmarks.index_update [--preset small|full] [--chunks 2000] [--csv FILE]
+    python -m benchmarks.index_update [--preset small|full] [--documents 2000] [--csv FILE]
 
 The documents are abstracts (CSL), encyclopaedia passages (CMRC) and windows of a novel from CIJING_DATA, one a row,
 with repeated chunks kept; the encoder is the embedded e5-small and the index is dense and lexical. Compared is the CPU
@@ -35,13 +35,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print; gives the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.index_update", description="What an update costs.")
     parser.add_argument("--preset", choices=("small", "full"), default="full")
-    parser.add_argument("--chunks", type=int, default=2000, help="of the full preset, at least")
+    parser.add_argument(
+        "--documents", type=int, default=2000, help=f"of the full preset, before {ADDED} more are added"
+    )
     parser.add_argument("--csv", type=Path)
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as made:
         small = options.preset == "small"
-        rows = list(_small(Path(made)) if small else _full(Path(made), options.chunks))
+        rows = list(_small(Path(made)) if small else _full(Path(made), options.documents))
     for quantity, chunks, value, unit, new, reused in rows:
         print(f"{quantity:<28} {value:10.3f} {unit:<7} ({chunks:,} chunks, {new:,} embedded, {reused:,} taken over)")
     if options.csv is not None:
@@ -60,8 +62,8 @@ def _small(root: Path) -> Iterator[Row]:
     return compared(root, settings)
 
 
-def _full(root: Path, chunks: int) -> Iterator[Row]:
-    texts = list(_texts(Path(os.environ["CIJING_DATA"])))[: chunks + ADDED]
+def _full(root: Path, documents: int) -> Iterator[Row]:
+    texts = list(_texts(Path(os.environ["CIJING_DATA"])))[: documents + ADDED]
     for name, part in (("docs", texts[ADDED:]), ("more", texts[:ADDED])):
         (root / name).mkdir()
         lines = [json.dumps({"text": text}, ensure_ascii=False) for text in part]

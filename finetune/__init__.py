@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from finetune.rag.inject import inject as inject_passages
     from finetune.rag.opened import Index, open_index
     from finetune.rag.puzzles import Puzzle, load_puzzles
-    from finetune.rag.readings import Readings, SenseReadings, passage_readings, sense_readings, shipped_senses
+    from finetune.rag.readings import Readings, passage_readings
+    from finetune.rag.references import SenseReadings, sense_readings, shipped_senses
     from finetune.rag.rerank import Reranker
     from finetune.rag.retrieve import retrieve as retrieve_passages
     from finetune.rag.study import Study as PassageStudy
@@ -81,7 +82,8 @@ _NAMES_OF = {
     "rag.inject": ("Injection", "inject_passages"),
     "rag.opened": ("Index", "open_index"),
     "rag.puzzles": ("Puzzle", "load_puzzles"),
-    "rag.readings": ("Readings", "SenseReadings", "passage_readings", "sense_readings", "shipped_senses"),
+    "rag.readings": ("Readings", "passage_readings"),
+    "rag.references": ("SenseReadings", "sense_readings", "shipped_senses"),
     "rag.rerank": ("Reranker",),
     "rag.retrieve": ("retrieve_passages",),
     "rag.study": ("PassageStudy", "PassageStudySettings", "study_passages"),

@@ -2,7 +2,6 @@
 
 import unicodedata
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -51,37 +50,17 @@ class Speller:
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
-        self.marks = np.array(sorted(mark_ids(tokenizer)), dtype=np.int64)
+        self.marks = mark_ids(tokenizer)
         self._cut: dict[tuple[str, str], TokenMap] = {}
 
     def spelled(self, text: str, *, before: str = "") -> TokenMap:
         """The tokens of a text, none of them a mark; `before` is the character it follows, "" at the very start.
 
-        `probe.tokenize` reads the names of special tokens as letters. Left are added tokens that their tokenizer does
-        not call special ([multimodal]), and names that come about only as the text is normalised (＜/s＞): they are
-        cut after their first character. DataError where a single character is a mark, or the text has no tokens.
+        DataError where a single character is a mark, or the text has no tokens.
         """
         if (text, before) not in self._cut:
-            self._cut[text, before] = self._spelled(text, before)
+            self._cut[text, before] = self._after(text, before)
         return self._cut[text, before]
-
-    def _spelled(self, text: str, before: str) -> TokenMap:
-        tokens = self._after(text, before)
-        found = np.flatnonzero(np.isin(np.array(tokens.ids, dtype=np.int64), self.marks))
-        if not len(found):
-            return tokens
-        cuts: list[int] = []
-        for start, end in tokens.offsets[found].tolist():
-            if end - start < 2:
-                name = self.tokenizer.convert_ids_to_tokens(int(tokens.ids[found[len(cuts)]]))
-                raise DataError(
-                    f"character {start} of the text, {text[start:end]!r}, is the special token {name!r}, which this "
-                    "tokenizer cannot read as a letter"
-                )
-            cuts.append(start + 1)
-        places = [0, *cuts, len(text)]
-        pieces = pairwise(places)
-        return joined([self._spelled(text[start:end], text[start - 1] if start else before) for start, end in pieces])
 
     def gap(self, space: str, text: str) -> TokenMap:
         """The tokens of white space before a text that are not the text's own, as ▁ before a word may be."""
@@ -94,7 +73,7 @@ class Speller:
         SentencePiece puts a space before a text, but not before its middle.
         """
         try:
-            alone = tokenize(self.tokenizer, text, add_special_tokens=False)
+            alone = self._tokens(text)
         except CijingError as error:
             raise DataError(str(error)) from error
         both = self._together(before, text) if before else None
@@ -103,12 +82,15 @@ class Speller:
     def _together(self, before: str, text: str) -> tuple[TokenMap, int] | None:
         """Tokens of both and how many are the first's; None where a token holds both or they cannot be cut."""
         try:
-            both = tokenize(self.tokenizer, before + text, add_special_tokens=False)
+            both = self._tokens(before + text)
         except CijingError:
             return None
         first = int(np.searchsorted(both.offsets[:, 0], len(before), "left"))
         parted = first < len(both.ids) and not (both.offsets[:first, 1] > len(before)).any()
         return (both, first) if parted else None
+
+    def _tokens(self, text: str) -> TokenMap:
+        return tokenize(self.tokenizer, text, add_special_tokens=False, as_letters=self.marks)
 
 
 def _slice(tokens: TokenMap, first: int, stop: int | None, text: str) -> TokenMap:

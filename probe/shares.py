@@ -103,7 +103,7 @@ class PartShares:
         return found
 
     def strongest(self, label: str, count: int = 3) -> list[tuple[Layer, int, float]]:
-        """The heads that give a part the most, the strongest first: layer, head, share."""
+        """The heads that give a part the most, the strongest first, of equal ones the first: layer, head, share."""
         grid = self.head_shares(label)
         order = np.argsort(-grid, axis=None, kind="stable")[:count]
         places = (divmod(int(place), len(self.heads)) for place in order)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -86,28 +86,37 @@ class TokenMap:
 
 
 def tokenize(
-    tokenizer: Any, text: str, *, add_special_tokens: bool = True, parse_special_tokens: bool = False
+    tokenizer: Any,
+    text: str,
+    *,
+    add_special_tokens: bool = True,
+    parse_special_tokens: bool = False,
+    as_letters: Collection[int] = (),
 ) -> TokenMap:
     """Give a text's tokens with their characters, from a fast or slow tokenizer; nothing is cut off.
 
-    A special token's name inside the text is text, as a user typed it; only `parse_special_tokens`, meant for what a
-    chat template wrote, makes it the token. Offsets are checked against what the tokens spell and put right where
-    they disagree. SpanError if the text gives no tokens or they cannot be found in it.
+    A special token's name inside the text is text, as a user typed it, and so is what its normaliser makes that name
+    (＜/s＞); only `parse_special_tokens`, meant for what a chat template wrote, makes it the token. Added tokens that
+    their tokenizer does not call special, like Gemma's <table>, are read as the model learnt them, but for the ids in
+    `as_letters`. Offsets are checked against what the tokens spell and put right where they disagree. SpanError if the
+    text gives no tokens, they cannot be found in it, or a special token has no letters (CANINE's).
     """
+    if parse_special_tokens and as_letters:
+        raise SpanError("as_letters with parse_special_tokens: allowed is one of them, the names are text or tokens")
     _check_encodable(text)
     cut = _encode(tokenizer, text, add_special_tokens=add_special_tokens, parse=parse_special_tokens)
     if not parse_special_tokens:
-        cut = _spell_out_specials(tokenizer, text, cut)
+        cut = _spell_out(tokenizer, cut, frozenset(as_letters))
     if text and cut.added.all():
         raise SpanError(f"the tokenizer makes no tokens of the text {_shown(text)}; does it belong to this model?")
     ids = np.array(cut.ids, dtype=np.int64)
     special = cut.added | np.isin(ids, special_ids(tokenizer) if parse_special_tokens else [])
     unknown = ~special & (ids == unknown_id(tokenizer))
     offsets, aligned = _align(tokenizer, text, cut, unknown=unknown)
-    names = _pieces(tokenizer, cut.ids)
+    names = iter(_pieces(tokenizer, ids[special].tolist()))
     labels = tuple(
-        name if is_special else text[start:end]
-        for name, is_special, (start, end) in zip(names, special.tolist(), offsets.tolist(), strict=True)
+        next(names) if is_special else text[start:end]
+        for is_special, (start, end) in zip(special.tolist(), offsets.tolist(), strict=True)
     )
     return TokenMap(
         text=text, ids=cut.ids, offsets=offsets, special=special, labels=labels, unknown=unknown, aligned=aligned
@@ -260,36 +269,50 @@ def _around(ids: tuple[int, ...], inner: tuple[int, ...]) -> NDArray[np.bool_]:
     raise SpanError("this tokenizer changes a text's tokens when it adds special ones; allowed is only to add around")
 
 
-def _spell_out_specials(tokenizer: Any, text: str, cut: _Cut) -> _Cut:
-    """Replace special tokens that the text's own characters became by the tokens of those characters.
+def _spell_out(tokenizer: Any, cut: _Cut, letters: Set[int], within: frozenset[int] = frozenset()) -> _Cut:
+    """Replace special tokens that the text's own characters became, and those of `letters`, by their names' tokens.
 
-    Needed although special tokens were to be split: Unigram vocabularies hold <s> as a piece like any other, and
-    the slow BERT tokenizer keeps [SEP] whole.
+    Needed although special tokens were to be split: Unigram vocabularies hold <s> as a piece like any other, which
+    NFKC makes of ＜s＞ too, and the slow BERT tokenizer keeps [SEP] whole. `within` are those being replaced.
     """
-    names = [str(name) for name in tokenizer.all_special_tokens if str(name) in text]
-    typed = dict(zip(tokenizer.convert_tokens_to_ids(names), names, strict=True))
-    typed.pop(unknown_id(tokenizer), None)
-    if not any(token in typed and not added for token, added in zip(cut.ids, cut.added.tolist(), strict=True)):
+    inner = {token for token, added in zip(cut.ids, cut.added.tolist(), strict=True) if not added}
+    marks = _marks_among(tokenizer, inner, letters)
+    if not marks:
         return cut
+    spelt = {token: _name_as_ids(tokenizer, token, letters, within) for token in sorted(marks)}
     ids: list[int] = []
     flags: list[bool] = []
     for token, added in zip(cut.ids, cut.added.tolist(), strict=True):
-        new = [token] if added or token not in typed else _letters_as_ids(tokenizer, typed[token], typed)
+        new = spelt.get(token, [token]) if not added else [token]
         ids.extend(new)
         flags.extend([added] * len(new))
     # The offsets given belong to other tokens now; what stands in their place is found by search.
     return _Cut(ids=tuple(ids), added=np.array(flags, dtype=np.bool_), offsets=None)
 
 
-def _letters_as_ids(tokenizer: Any, name: str, typed: Mapping[int, str]) -> list[int]:
-    """Give the tokens of a special token's name, cut after its first character so that it is not recognised."""
+def _marks_among(tokenizer: Any, ids: Set[int], letters: Set[int]) -> set[int]:
+    """Give those of the ids that are special or of `letters`; the unknown token is special only as one of these."""
+    known = ids - {unknown_id(tokenizer)}
+    marks = {*(known & set(tokenizer.all_special_ids)), *(ids & letters)}
+    rest = sorted(known - marks)
+    core = getattr(tokenizer, "backend_tokenizer", None)
+    # Is any other special? The Rust core can tell at once, whereas a list of Gemma's 6,384 added tokens takes 40 ms.
+    if core is None or core.decode(rest, skip_special_tokens=True) != core.decode(rest, skip_special_tokens=False):
+        marks |= known & set(special_ids(tokenizer))
+    return marks
+
+
+def _name_as_ids(tokenizer: Any, token: int, letters: Set[int], within: frozenset[int]) -> list[int]:
+    """Give the tokens of a token's name, cut after its first character so that it is not recognised."""
+    name = _pieces(tokenizer, [token])[0]
+    if token in within:
+        raise SpanError(f"the text holds {name!r}, which this tokenizer can read only as its special token")
     ids: list[int] = []
-    for part in (name[:1], name[1:]):
-        inner = list(_encode(tokenizer, part, add_special_tokens=False, parse=False).ids) if part else []
+    for part in filter(None, (name[:1], name[1:])):
+        cut = _encode(tokenizer, part, add_special_tokens=False, parse=False)
+        inner = list(_spell_out(tokenizer, cut, letters, within | {token}).ids)
         if inner and _pieces(tokenizer, inner[:1]) == ["▁"] and not part[0].isspace():
             inner = inner[1:]  # the first space that SentencePiece adds belongs to a text, not to its middle
-        if typed.keys() & set(inner):
-            raise SpanError(f"the text holds {name!r}, which this tokenizer can read only as its special token")
         ids.extend(inner)
     return ids
 

@@ -64,7 +64,8 @@ RAG_ORDER = (
     *("dense", "stores", "generations", "manifest", "tables", "collection", "embeddings", "opened", "index"),
     *("fusion", "rerank", "retrieve", "irmeasures", "beir"),
     *("threshold", "markers", "forms", "inject"),
-    *("causes", "answers", "ask", "readings", "puzzles", "evaluation", "thresholds", "study", "messages", "story"),
+    *("causes", "answers", "ask", "references", "readings", "puzzles", "evaluation", "thresholds", "study"),
+    *("messages", "story"),
 )
 ORDERS = {"probe": ORDER, "finetune": TEACHING_ORDER}
 HOMES = {

@@ -1,12 +1,17 @@
 """The benchmarks of an index in small: kills lose nothing, and what they would say if something were lost."""
 
 import csv
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from benchmarks import index_kills, index_update
 from benchmarks.index_material import tiny_settings, write_version, written_encoder
 from finetune.rag.index import build_index
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture(scope="module")
@@ -20,13 +25,15 @@ def indexed(tmp_path_factory):
     return root
 
 
-def test_two_kills_of_the_small_preset_lose_nothing_and_are_listed(tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(index_kills.PRESETS, "small", (2, 12))
-    assert index_kills.main(["--preset", "small", "--csv", str(tmp_path / "kills.csv")]) == 0
-    assert "2 kills, nothing is lost" in capsys.readouterr().out
+def test_three_kills_of_the_small_preset_lose_nothing_and_are_listed(tmp_path):
+    # In a process of its own: LanceDB's threads, which other tests start, must not be there when one is forked.
+    given = ["benchmarks.index_kills", "--preset", "small", "--csv", str(tmp_path / "kills.csv")]
+    ran = subprocess.run([sys.executable, "-m", *given], capture_output=True, text=True, cwd=ROOT, timeout=300)
+    assert ran.returncode == 0 and "3 kills, nothing is lost" in ran.stdout, ran.stdout + ran.stderr
     rows = list(csv.DictReader((tmp_path / "kills.csv").open(encoding="utf-8")))
-    assert [row["aim"] for row in rows] == ["any moment", "writing"]
-    assert {row["answers as"] for row in rows} <= {"no index yet", "the one before", "the new one"}
+    assert [row["aim"] for row in rows] == ["any moment", "writing", "any moment"]
+    assert {row["answers as"] for row in rows[:2]} <= {"no index yet", "the new one"}
+    assert rows[2]["answers as"] in ("the one before", "the new one")  # it strikes where there is an index
 
 
 def test_an_index_that_is_another_or_leaves_something_over_would_be_told(indexed):

@@ -59,6 +59,21 @@ def test_rows_are_those_of_eager_attention_at_the_targets_and_cues(family):
         assert "".join(dict.fromkeys(words)) and all(label in one.case.text for label in words)
 
 
+def test_token_types_are_padded_as_their_texts_are_and_change_nothing_that_one_alone_would_give():
+    model = loaded("bert")
+    ids, types = [[2, 5, 6, 7, 3], [2, 6, 3]], [[0, 0, 1, 1, 1], [0, 1, 1]]
+    batch = batch_for(model, ids, token_types=types)
+    assert batch["token_type_ids"].tolist() == [[0, 0, 1, 1, 1], [0, 1, 1, 0, 0]]
+    assert batch["attention_mask"].tolist() == [[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]]
+    together, _ = eager_maps(model, batch)
+    alone, _ = eager_maps(model, batch_for(model, ids[1:], token_types=types[1:]))
+    untyped, _ = eager_maps(model, batch_for(model, ids[1:]))
+    for layer, maps in alone.items():
+        assert torch.allclose(together[layer][1, :, :3, :3], maps[0], atol=1e-5)
+        assert not torch.allclose(untyped[layer][0], maps[0], atol=1e-3)
+    assert "token_type_ids" not in batch_for(model, ids)
+
+
 def test_whole_maps_hold_a_row_for_every_token():
     model = loaded("llama")
     one = next(iter(capture(model, cases()[:1], options=CaptureOptions(whole_maps=True))))

@@ -2,6 +2,7 @@
 
 import importlib.util
 import itertools
+from functools import cache
 
 import pytest
 from hypothesis import given
@@ -41,6 +42,8 @@ def test_a_term_inside_a_longer_word_is_not_cut_out():
 def test_terms_of_one_segmenter_are_not_those_of_another():
     Segmenter(["果酸脱氢"])
     assert cut(Segmenter(), "苹果酸脱氢酶") == ["苹果酸", "脱氢酶"]
+    Segmenter(["苹果螺"])
+    assert Segmenter().every_word("苹果螺很多") == ["苹果", "螺", "很多"]
 
 
 @needs_rjieba
@@ -87,14 +90,16 @@ ALPHABET = st.text(alphabet="苹果酸脱氢酶的α-M1. \r\n\t,😀𠀀é́\u30
 @pytest.mark.parametrize("how", ["bigrams", pytest.param("rjieba", marks=needs_rjieba)])
 @given(text=ALPHABET)
 def test_every_word_is_a_slice_of_its_text_from_left_to_right(how, text):
-    found = SEGMENTERS.setdefault(how, Segmenter(["苹果酸", "α-M1", "NAD+"], how=how)).words(text)
+    found = segmenter(how).words(text)
     assert all(text[word.start : word.end] == word.text for word in found)
     assert [word.start for word in found] == sorted(word.start for word in found)
     if how == "rjieba":
         assert all(one.end <= other.start for one, other in itertools.pairwise(found))
 
 
-SEGMENTERS: dict[str, Segmenter] = {}
+@cache
+def segmenter(how):
+    return Segmenter(["苹果酸", "α-M1", "NAD+"], how=how)
 
 
 def test_windows_are_consecutive_sentences():

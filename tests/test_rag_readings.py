@@ -14,12 +14,9 @@ from finetune.__main__ import run
 from finetune.errors import RetrievalError
 from finetune.rag.chunks import Chunk
 from finetune.rag.hits import Hit
-from finetune.rag.readings import (
-    controls_for,
-    passage_readings,
-    sense_readings,
-    shipped_senses,
-)
+from finetune.rag.index import IndexSettings, build_index
+from finetune.rag.readings import controls_for, passage_readings
+from finetune.rag.references import sense_readings, shipped_senses
 from probe import capture_cases, case_of, load_prompts, part_shares, read_state
 from probe.models import model_from_parts
 from tests.tiny import FAMILIES, SPREAD, tiny_bert, tiny_llama
@@ -79,17 +76,17 @@ def models():
     return {"bert": bert(), "xlmr": xlmr()}
 
 
-def by_hand(loaded, first):
+def by_hand(loaded, first, *, word=TARGET):
     """The target's mean state [layer, dim] and attention [layer, head, query, key] from a plain pair call."""
     given = loaded.tokenizer(*([SENTENCE] if first is None else [first, SENTENCE]), return_tensors="pt")
     offsets = loaded.tokenizer(
         *([SENTENCE] if first is None else [first, SENTENCE]), return_offsets_mapping=True
     )  # fmt: skip
     which, spans = offsets.sequence_ids(), offsets["offset_mapping"]
-    start = SENTENCE.index(TARGET)
+    start = SENTENCE.index(word)
     places = [
         at for at, (s, e) in enumerate(spans)
-        if which[at] == (0 if first is None else 1) and s < start + len(TARGET) and e > start
+        if which[at] == (0 if first is None else 1) and s < start + len(word) and e > start
     ]  # fmt: skip
     loaded.model.set_attn_implementation("eager")
     with torch.no_grad():
@@ -123,6 +120,7 @@ def test_states_and_shares_are_those_of_the_tokenizers_own_pair_call(models, nam
     for passage in (*PASSAGES, *CONTROLS["one"]):
         states, shares = by_hand(loaded, passage.text)
         assert found.behind[passage.id] == pytest.approx(states, abs=1e-5)
+        assert found.rest[passage.id] == pytest.approx(by_hand(loaded, passage.text, word="我喜欢")[0], abs=1e-5)
         for layer, head in np.ndindex(shares.shape) if passage in PASSAGES else ():
             assert heads[passage.id, layer, head] == pytest.approx(shares[layer, head], abs=1e-5)
 
@@ -201,8 +199,21 @@ def test_a_reading_that_no_control_follows_has_moved_towards_a_sense_and_one_tha
     row = made(models, alone=[1, 0.2, 0.5], behind=[0.1, 1, 0.5], control=[1, 0.3, 0.5]).summary().iloc[0]
     assert (row.before, row.after, row.towards) == ("fruit", "company", "company")
     assert row.moved == pytest.approx(1 - cosine(np.array([0.1, 1, 0.5]), np.array([1, 0.2, 0.5])))
+    behind, control = (cosine(np.array(state), np.array([0, 1, 0])) for state in ([0.1, 1, 0.5], [1, 0.3, 0.5]))
+    assert row.gain == pytest.approx(behind - control)
     row = made(models, alone=[1, 0.2, 0.5], behind=[0.1, 1, 0.5], control=[0.1, 1.1, 0.4]).summary().iloc[0]
     assert (row.before, row.after) == ("fruit", "company") and row.towards == ""
+
+
+def test_along_two_senses_the_controls_go_nowhere_and_the_other_words_stand_beside(models) -> None:
+    found = made(models, alone=[9, 9, 9], behind=[0.1, 1, 0.5], control=[0.3, 0.4, 7])
+    grid = lambda state: np.array([state], dtype=float)  # noqa: E731
+    rest = {"one": grid([0, 0.5, 0]), "two": grid([0, 0, 0]), "free": grid([0, 0, 1]), "more": grid([0, 0.2, 1])}
+    row = replace(found, rest=rest).along("company", "fruit").iloc[0]
+    assert row.target == pytest.approx(((1 - 0.4) - (0.1 - 0.3)) / 2)  # the axis is (-1, 1, 0)
+    assert row.rest == pytest.approx((0.5 - 0.1) / 2)
+    with pytest.raises(RetrievalError, match="senses acid and fruit: allowed are two of fruit, company"):
+        found.along("acid", "fruit")
 
 
 def test_without_senses_cosines_are_raw_and_without_controls_there_is_none(models) -> None:
@@ -340,6 +351,23 @@ def test_the_command_shows_each_passage_and_writes_numbers_and_prompts(folder, c
 
     assert look(["prompt", str(prompts), "--model", str(folder / "bert"), "--id", "behind-passage-1"]) == 0
     assert "passage-1" in capsys.readouterr().out
+
+
+def test_the_command_takes_passages_and_controls_of_an_index(folder, cases, tmp_path, capsys) -> None:
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    for name, text in {"a": "苹果公司发布了新品", "b": "我们热爱和平", "c": "他讨厌菠菜"}.items():
+        (docs / f"{name}.txt").write_text(text, "utf-8")
+    settings = IndexSettings(encoder=None, tokenizer=str(folder / "bert"), size=32)
+    build_index([str(docs)], tmp_path / "index", settings)
+    asked = ["read", SENTENCE, "--target", TARGET, "--model", str(folder / "bert"), "--senses", str(cases)]
+    assert run([*asked, "--index", str(tmp_path / "index"), "--k", "1", "--csv", str(tmp_path / "read.csv")]) == 0
+    seen = capsys.readouterr()
+    assert len(seen.out.splitlines()) == 2 and "苹果公司发布了新品" in seen.out
+    assert set(pd.read_csv(tmp_path / "read.csv").controls) == {2}
+    asked[1] = "苹果公司和我们热爱的菠菜"
+    assert run([*asked, "--index", str(tmp_path / "index"), "--k", "3"]) == 0
+    assert "no passage of another document without 苹果 could be a control" in capsys.readouterr().err
 
 
 def test_the_command_without_senses_says_that_cosines_are_raw(folder, capsys) -> None:

@@ -49,9 +49,9 @@ def test_a_hostile_document_changes_no_token_outside_its_place(chunks, form):
     tokenizer = TOKENIZERS[form]()
     marks = mark_ids(tokenizer)
     for name, pieces in chunks.items():
-        for chunk in pieces:
-            harmless = replace(chunk, text="苹果很好吃。")
-            hostile, usual = (put(tokenizer, form, [one], marker=MARKER) for one in (chunk, harmless))
+        usual = put(tokenizer, form, [replace(pieces[0], text="苹果很好吃。")], marker=MARKER)
+        for chunk in pieces:  # of one document: what stands around them is the same
+            hostile = put(tokenizer, form, [chunk], marker=MARKER)
             assert len(hostile.passages) == 1, (name, hostile.left_out)
             assert outside(hostile) == outside(usual), name
             (part,) = hostile.prompt.parts_of("passage")

@@ -16,26 +16,27 @@ FOLDER = Path(finetune.__file__).parent / "data" / "rag"
 TOPICS = {"chip": 20, "company": 12, "cultivation": 22, "fruit": 14, "acid": 14, "tca": 18, "other": 15}
 FICTION = ("棱湖", "青石岭", "雾笠", "鲤须坪", "芋叶渡", "苔阶", "鹤檐")  # places that we made up
 NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?")
+QUANTITY = re.compile(r"几|多少|多[大宽远长甜高久重]")  # words that ask for a number
 UNANSWERED = {  # read by hand against all passages: what a passage would have to hold to answer the question
-    "q-008": r"鲤须坪.*(小时|公里|山路)",  # 鲤须坪的苹果送到城里要走几小时的山路？
-    "q-011": r"员工.*[万千百]人|[万千百]名员工|雇员|雇了",  # 苹果如今在全世界雇了多少人？
-    "q-019": r"出生|生于",  # 克雷布斯出生在哪座城市？
-    "q-023": r"千卡|大卡|千焦",  # 一个中等大小的苹果含多少千卡？
-    "q-027": r"[0-9一二三四五六七八九十百千万]元|费用|收费|电池.*免费",  # 在天才吧换一块电池要付多少费用？
-    "q-028": r"染色体",  # 新疆野苹果的细胞里有几条染色体？
-    "q-029": r"每秒.*字节|带宽",  # 两颗M1 Max之间，每秒能传多少数据？
-    "q-031": r"乳酸.*(星期|周)",  # 酿一桶红酒，苹果酸变乳酸的那一步要花几个星期？
-    "q-033": r"苔阶.*(街|路|巷)",  # 苔阶实验室建在哪条街上？
-    "q-041": r"棱湖.*纳米",  # 棱湖七号是用几纳米的工艺做的？
-    "q-048": r"美元",  # 第一代iPhone当年定价几美元？
-    "q-054": r"熔点|熔化",  # 苹果酸加热到多少度会熔化？
-    "q-055": r"英国|英格兰|M9.*国",  # M9这种砧木最先是哪个国家育成的？
-    "q-067": r"青石岭.*亩",  # 青石岭果园一共有多少亩地？
-    "q-068": r"[0-9一二三四五六七八九十百千万]元|售价|价格",  # 食用级的苹果酸一公斤卖多少钱？
-    "q-071": r"平方毫米",  # M1的裸片有多少平方毫米？
-    "q-073": r"腐烂病.*(牌|甲基|腐殖酸|戊唑醇)",  # 腐烂病的伤口刮净以后，涂哪个牌子的药最好？
-    "q-077": r"富士.*(引种|引入|引进)",  # 富士最早由谁引种到中国？
-    "q-086": r"分子量|道尔顿",  # 苹果酸脱氢酶的分子量有多大？
+    "q-008": r"鲤须坪.*(小时|公里|山路|进城)",  # 鲤须坪的果子装了车，要颠几个小时才进城？
+    "q-011": r"员工.*[万千百]人|[万千百]名员工|雇员|雇了|工资|薪",  # 连门店带写字楼，苹果给多少人发着工资？
+    "q-019": r"出生|生于|降生|故乡",  # 拿到诺贝尔奖的克雷布斯，是在哪座城市出生的？
+    "q-023": r"千卡|大卡|千焦|卡路里",  # 吃下一只中等的苹果，添多少热量？
+    "q-027": r"[0-9一二三四五六七八九十百千万]元|费用|收费|电池.*(免费|价)",  # 手机电池不经用，在天才吧换新收什么价？
+    "q-028": r"染色体",  # 天山的野苹果，细胞核里有几条染色体？
+    "q-029": r"(每秒|一秒).*字节|带宽",  # 苹果工作站的处理器由两颗芯片拼成，两边每过一秒能互传多少数据？
+    "q-031": r"乳酸.*(星期|周)",  # 红葡萄酒里的苹果酸变成乳酸，要花几个星期？
+    "q-033": r"苔阶.*(街|路|巷)",  # 苔阶实验室的大门开在哪条街上？
+    "q-041": r"棱湖.*(纳米|微米|制程)",  # 棱湖七号这款教学处理器，采用哪种制程？
+    "q-048": r"美元|定价|标价",  # 苹果头一部手机刚开卖，标的是什么价？
+    "q-054": r"熔点|熔化|化成液",  # 拿试管慢慢加热苹果酸的粉末，升到哪个温度才化成液体？
+    "q-055": r"英国|英格兰|M9.*国",  # 苹果接在M9上长得矮，这种砧木最先是哪国人育成的？
+    "q-067": r"青石岭.*亩",  # 青石岭果园把四个轮灌区都算上，一共多少亩？
+    "q-068": r"[0-9一二三四五六七八九十百千万]元|售价|价格",  # 食品厂买进食用级的苹果酸，一公斤付什么价？
+    "q-071": r"平方毫米|毫米见方",  # M1从晶圆上切下来，一颗裸片占多大面积？
+    "q-073": r"腐烂病.*(牌|甲基|腐殖酸|戊唑醇)",  # 腐烂病的坏皮刮干净了，伤口上抹哪个牌子的药？
+    "q-077": r"富士.*(引种|引入|引进|带进|带回)",  # 脆而多汁的富士，当初是谁从日本带进中国的？
+    "q-086": r"分子量|道尔顿|分子有.*重",  # 苹果酸脱氢酶一个分子有多重？
     "q-093": r"新竹|台积电.*总部",  # 替苹果造晶圆的那家代工厂，总部设在哪座城市？
 }
 
@@ -107,6 +108,11 @@ def pieces(text, size):
 def overlap(question, passage):
     asked = pieces(re.sub(r"\W", "", question), 2)
     return len(asked & pieces(passage, 2)) / len(asked)
+
+
+def auroc(higher, lower):
+    """Give how often one of `higher` exceeds one of `lower`, a tie counting half: 0.5 tells nothing."""
+    return sum((a > b) + (a == b) / 2 for a in higher for b in lower) / (len(higher) * len(lower))
 
 
 def test_the_set_has_the_passages_and_questions_that_were_asked_for(passages, queries):
@@ -199,6 +205,26 @@ def test_unanswerable_questions_name_what_passages_speak_of(passages, queries, t
     near = [max((len(term) for term in terms if term in text), default=0) for text in asked]
     assert sum(size >= 2 for size in near) >= 12
     assert sum(any(name in text for name in FICTION) for text in asked) >= 3
+
+
+@pytest.mark.parametrize(("higher", "lower", "area"), [((2, 3), (1, 2), 0.875), ((1,), (2, 3), 0), ((5,), (5,), 0.5)])
+def test_auroc_counts_pairs(higher, lower, area):
+    assert auroc(higher, lower) == area
+
+
+@pytest.mark.parametrize("cue", ["length", "rare bigrams", "commas", "asks for a number"])
+def test_nothing_shallow_tells_which_questions_are_unanswerable(passages, queries, cue):
+    held = Counter(pair for row in passages.values() for pair in pieces(row["text"], 2))
+    read = {
+        "length": len,
+        "rare bigrams": lambda text: sum(held[pair] <= 1 for pair in pieces(re.sub(r"\W", "", text), 2)),
+        "commas": lambda text: text.count("，"),
+        "asks for a number": lambda text: bool(QUANTITY.search(text)),
+    }[cue]
+    found = {"answerable": [], "unanswerable": []}
+    for row in queries.values():
+        found[row["kind"]].append(read(row["text"]))
+    assert 0.35 <= auroc(found["answerable"], found["unanswerable"]) <= 0.65
 
 
 def test_a_contradicting_passage_says_the_wrong_answer_in_the_words_of_the_gold_one(passages, queries, golds):

@@ -134,3 +134,12 @@ def test_four_questions_give_no_interval_and_one_no_trial() -> None:
 def test_no_question_or_no_number_is_refused(worths: list[float]) -> None:
     with pytest.raises(RetrievalError, match="worths of answerable questions: allowed are"):
         choose_threshold(worths, [1.0])
+
+
+def test_a_threshold_that_may_refuse_few_refuses_no_more_than_that():
+    answerable, unanswerable = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0], [2.5, 2.6, 4.5, 5.5, 5.6]
+    free = choose_threshold(answerable, unanswerable)
+    held = choose_threshold(answerable, unanswerable, most_refused=0.2)
+    assert (free.false_refusals, free.false_answers) == (0.5, 0.0)
+    assert (held.false_refusals, held.false_answers) == (0.2, 0.6) and 2.6 < held.score < 3
+    assert choose_threshold(answerable, unanswerable, most_refused=0.0).false_refusals == 0.0

@@ -266,6 +266,14 @@ def test_the_strongest_heads_of_a_part_and_the_long_table_name_the_same_numbers(
     assert set(table["row_token"]) == {found.tokens.labels[place] for place in found.queries}
 
 
+def test_of_heads_with_equal_shares_the_first_come_first(loaded_of):
+    found = part_shares(loaded_of("llama"), of(loaded_of("llama")), rows="last", heads=[1, 3])
+    even = replace(found, shares=np.full_like(found.shares, 0.5))
+    even.shares[1, 1] = 0.75
+    (first, second, *_) = found.layers
+    assert even.strongest("acid", 4) == [(second, 3, 0.75), (first, 1, 0.5), (first, 3, 0.5), (second, 1, 0.5)]
+
+
 # ---- other ways of attending -----------------------------------------------------------------------------------
 
 

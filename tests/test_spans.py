@@ -9,10 +9,11 @@ import tokenizers_zoo as zoo
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from transformers import AddedToken, AutoTokenizer, PreTrainedTokenizerFast
 
-from probe.errors import SpanError
-from probe.spans import Span, TokenMap, labels_of, merge_rows, tokenize, tokens_of, words_of
+from probe.embedded import checkpoint
+from probe.errors import CijingError, SpanError
+from probe.spans import Span, TokenMap, labels_of, merge_rows, special_ids, tokenize, tokens_of, words_of
 
 FRUIT = "我喜欢苹果"
 PARTS = [
@@ -195,6 +196,114 @@ def test_the_name_of_a_special_token_in_a_text_is_text(kind, frame):
         assert not special & set(inner.tolist()), name
         assert tokens.special.sum() == tokenize(tokenizer, FRUIT).special.sum()
         assert {c for label, _ in carried(tokens) for c in label} >= set(name)
+
+
+WIDE = str.maketrans({chr(code): chr(code + 0xFEE0) for code in range(0x21, 0x7F)})  # the same letters at full width
+
+
+@every
+@pytest.mark.parametrize("frame", ["{}", "我{}果", "我 {} 果", "龘龘{}{}"])
+def test_a_name_that_only_the_normaliser_makes_is_text(kind, frame):
+    tokenizer = zoo.ALL[kind]()
+    special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+    for name in (name for name in tokenizer.all_special_tokens if len(name) > 1):
+        text = frame.format(name.translate(WIDE), name)
+        tokens = tokenize(tokenizer, text)
+        inner = np.array(tokens.ids)[~tokens.special]
+        assert not special & set(inner.tolist()), name
+        assert tokens.special.sum() == tokenize(tokenizer, FRUIT).special.sum()
+        assert "".join(label for label, _ in carried(tokens) if label) or kind == "unreadable"
+        if not tokens.unknown.any():
+            word = tokens_of(Span.of(text, name.translate(WIDE)), tokens)
+            assert tokens.offsets[word[0], 0] <= text.index(name.translate(WIDE)) and len(word) > 1
+
+
+def test_a_full_width_end_mark_keeps_its_letters_and_their_places():
+    tokens = tokenize(zoo.metaspace_unigram(), "苹果＜/s＞苹果", add_special_tokens=False)
+    assert carried(tokens)[-5:] == [("＜", (2, 3)), ("/", (3, 4)), ("s", (4, 5)), ("＞", (5, 6)), ("苹果", (6, 8))]
+
+
+def test_a_special_token_that_the_tokenizer_does_not_list_is_text_too():
+    tokenizer = zoo.metaspace_unigram.__wrapped__()
+    tokenizer.add_tokens([AddedToken("<pu>", special=True, normalized=False)])
+    (mark,) = tokenizer.convert_tokens_to_ids(["<pu>"])
+    assert mark not in tokenizer.all_special_ids
+    for text in ("我<pu>果", "我＜pu＞果"):
+        assert mark not in tokenize(tokenizer, text).ids
+    core = json.loads(tokenizer.backend_tokenizer.to_str())
+    core["model"]["vocab"].append(["<us>", 0.0])
+    core["added_tokens"].append({**core["added_tokens"][0], "id": len(core["model"]["vocab"]) - 1, "content": "<us>"})
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(json.dumps(core)), unk_token="<unk>")
+    (mark,) = tokenizer.convert_tokens_to_ids(["<us>"])
+    assert mark not in tokenizer.all_special_ids
+    assert mark in tokenizer("我＜us＞果", split_special_tokens=True)["input_ids"]  # what there is to mend
+    assert mark not in tokenize(tokenizer, "我＜us＞果").ids
+
+
+def test_a_name_inside_another_name_is_text_too():
+    tokenizer = zoo.metaspace_unigram.__wrapped__()
+    tokenizer.add_tokens([AddedToken("<</s>", special=False, normalized=True)])
+    (outer,) = tokenizer.convert_tokens_to_ids(["<</s>"])
+    assert outer in tokenize(tokenizer, "我<</s>果").ids
+    tokens = tokenize(tokenizer, "我<</s>果", as_letters={outer}, add_special_tokens=False)
+    assert not {outer, tokenizer.eos_token_id} & set(tokens.ids)
+    assert [label for label, _ in carried(tokens) if label] == ["我", *"<</s>", "果"]
+
+
+@pytest.fixture
+def taught():
+    """Byte-level BPE that was given a word, a tag and a mark, none of them special."""
+    tokenizer = zoo.qwen_bytes.__wrapped__()
+    tokenizer.add_tokens([AddedToken(name, special=False) for name in ("苹果酸", "<table>", "[multimodal]")])
+    return tokenizer
+
+
+def test_an_added_token_that_is_not_special_is_letters_only_where_asked(taught):
+    acid, table, mark = taught.convert_tokens_to_ids(["苹果酸", "<table>", "[multimodal]"])
+    text = "苹果酸<table>[multimodal]"
+    assert tokenize(taught, text).ids == (acid, table, mark)
+    tokens = tokenize(taught, text, as_letters={mark})
+    assert tokens.ids[:2] == (acid, table) and mark not in tokens.ids and taught.decode(tokens.ids) == text
+    assert not tokens.special.any() and "".join(tokens.labels) == text
+    with pytest.raises(SpanError, match="allowed is one of them"):
+        tokenize(taught, text, parse_special_tokens=True, as_letters={mark})
+
+
+def test_a_mark_of_one_character_is_refused_however_it_is_written():
+    tokenizer = zoo.metaspace_unigram.__wrapped__()
+    tokenizer.add_special_tokens({"additional_special_tokens": ["A"]})
+    for text in ("苹果A", "苹果Ａ"):
+        with pytest.raises(SpanError, match=r"^the text holds 'A', which this tokenizer can read only as its special"):
+            tokenize(tokenizer, text)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", ["builtin:e5-small", "builtin:gemma3-270m"])
+def test_no_name_in_a_text_becomes_a_special_token_of_a_builtin(name):
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(checkpoint(name).folder))
+    except CijingError as error:
+        pytest.skip(str(error))
+    special = set(special_ids(tokenizer))
+    added = sorted(tokenizer.added_tokens_decoder.items())
+    names = [what.content for token, what in added if token in special][:120]
+    narrow = "".join(f"苹果{name}很" for name in names)
+    for text in (narrow, narrow.translate(WIDE)):  # apart: either could be found out by the other
+        tokens = tokenize(tokenizer, text, add_special_tokens=False)
+        assert len(names) > 3 and not special & set(tokens.ids)
+        assert "".join(tokens.labels) == text
+
+
+@pytest.mark.real
+def test_gemma_reads_html_as_it_learnt_it_and_multimodal_as_letters_where_asked():
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(checkpoint("builtin:gemma3-270m").folder))
+    except CijingError as error:
+        pytest.skip(str(error))
+    assert tokenize(tokenizer, "<table><tr>", add_special_tokens=False).labels == ("<table>", "<tr>")
+    assert 5 in tokenize(tokenizer, "看[multimodal]图").ids
+    tokens = tokenize(tokenizer, "看[multimodal]图", add_special_tokens=False, as_letters={5})
+    assert 5 not in tokens.ids and "".join(tokens.labels) == "看[multimodal]图"
 
 
 @pytest.mark.parametrize(("kind", "name"), [("gemma bytes", "</s>"), ("wordpiece", "[SEP]"), ("slow bert", "[SEP]")])

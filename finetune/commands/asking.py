@@ -175,6 +175,9 @@ def passages(
         str, typer.Option("--model", "-m", metavar="MODEL", help="Whose answers; none for retrieval alone.")
     ] = DECODER,
     encoder: Annotated[str, typer.Option(metavar="MODEL", help="Whose vectors; none for words alone.")] = ENCODER,
+    terms: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Words of the domain that are not to be cut apart.")
+    ] = None,
     out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Run folder.")] = Path("runs/passages"),
     k: HowMany = 3,
     limit: Annotated[int | None, typer.Option(min=1, help="Only so many questions are put to the model.")] = None,
@@ -202,7 +205,8 @@ def passages(
         order=order, language=language, delimiters=not no_delimiters, seed=seed, max_new_tokens=max_new_tokens
     )
     settings = StudySettings(
-        encoder=None if encoder == NONE else encoder, tokenizer=ENCODER if model == NONE else model, k=k, limit=limit,
+        encoder=None if encoder == NONE else encoder, tokenizer=ENCODER if model == NONE else model, terms=terms, k=k,
+        limit=limit,
         use=UseSettings(writing=writing, answers=not no_answers, seed=seed), seed=seed,
     )  # fmt: skip
     with open_run(out, force=force) as run:

@@ -1,7 +1,7 @@
 """What passages do to an encoder's reading of a word: read."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,11 +10,11 @@ import typer
 
 from finetune.commands.configuring import Device
 from finetune.commands.retrieving import ENCODER, ModeName, Weight
-from probe import say
 
 if TYPE_CHECKING:
     from finetune.rag.chunks import Chunk
-    from finetune.rag.readings import Readings, SenseReadings
+    from finetune.rag.readings import Readings
+    from finetune.rag.references import SenseReadings
 
 SENSES, NO_SENSES = "apple", "none"
 UNRELATED = "other"  # topic of the shipped passages that are of no sense of a word
@@ -52,16 +52,18 @@ def read(
 
     Moved is 1 − cosine between the word's states with and without the passage. Controls are unrelated passages of
     about the same length without the word (of the index, else of the shipped set), empty a first text without words.
-    Share is what part of the word's attention goes to the passage, even what even attention would give.
+    Share is what part of the word's attention goes to the passage, even what even attention would give. Towards is the
+    sense that the reading is nearer to than alone and than behind every control, and by how much more than behind them.
     """
     if (folder is None) == (not passages):
         raise typer.BadParameter("give either --passage TEXT or --index FOLDER", param_hint="--passage")
     for file, ending, option in ((csv, ".csv", "--csv"), (prompts, ".jsonl", "--prompts")):
         if file is not None and file.suffix.lower() != ending:
             raise typer.BadParameter(f"{file}: allowed is a file ending in {ending}", param_hint=option)
-    from finetune.rag.readings import check_readable, passage_readings, sense_readings, shipped_senses
+    from finetune.rag.readings import check_readable, passage_readings
+    from finetune.rag.references import sense_readings, shipped_senses
     from finetune.writing import write_whole
-    from probe import load_model, open_console, save_prompts, show_progress, text_table
+    from probe import load_model, open_console, save_prompts, say, show_progress, text_table
 
     cases = () if senses == NO_SENSES else shipped_senses(target, senses)
     loaded = load_model(model, device=device)
@@ -160,7 +162,11 @@ def _rows(readings: "Readings", layer: int) -> list[list[str]]:
                 f"{found['empty']:.2f}",
                 f"{100 * found['share']:.1f} %",
                 f"{100 * found['even']:.1f} %",
-                *([f"{found['before']} → {found['after']}", found["towards"] or "–"] if readings.senses else []),
+                *([f"{found['before']} → {found['after']}", _towards(found)] if readings.senses else []),
             ]
         )
     return rows
+
+
+def _towards(found: Mapping[Any, Any]) -> str:
+    return f"{found['towards']} {found['gain']:+.2f}" if found["towards"] else "–"

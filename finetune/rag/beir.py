@@ -62,6 +62,11 @@ def load_beir(
     )
 
 
+def read_queries(file: Path) -> dict[str, str]:
+    """Read a file of questions, one object a line with _id and text; RetrievalError as in `load_beir`."""
+    return {name: text for name, (text, _) in _queries(file).items()}
+
+
 def _corpus(file: Path) -> dict[str, tuple[Passage, Mapping[str, Any]]]:
     """Each document, and what else its line has."""
     return {

@@ -32,11 +32,12 @@ _TEXTS: dict[str, tuple[str, str]] = {  # key -> (zh, en)
     "retrieval.against": ("hybrid 减去两者中较好的一个", "hybrid minus the better one of both"),
     "threshold.title": ("什么时候该说“资料没有说明”", "When to say that the passages do not say"),
     "threshold.text": (
-        "检索分数的阈值在一半可答和不可答的问题上选出，在另一半上衡量：{unanswerable} 个问题没有资料能回答。"
+        "检索分数的阈值在一半可答的问题和一半问别的事情的问题上选出（最多拒答其中 {most} 可答的），在另一半上衡量。"
+        "同一主题而没有资料能回答的 {unanswerable} 个问题没有参与选择（on the subject 两行）；没有问别的事情的问题时，就用它们来选。"
         "平衡准确率 0.5 等于没有阈值，AUROC 0.5 等于分数什么也分不出。",
-        "A threshold on the best hit's score, chosen on one half of answerable and unanswerable questions and measured on "
-        "the other; {unanswerable} questions are answered by no passage. A balanced accuracy of 0.5 is what no threshold "
-        "gives, an AUROC of 0.5 what scores give that tell nothing.",
+        "A threshold on the best hit's score, chosen on one half of the answerable questions and of questions about something else (refusing at most {most} of the answerable) and measured on the other half. "
+        "The {unanswerable} questions on the set's subjects that no passage answers had no part in that (the rows “on the subject”); where a set has no questions about something else, they are what it is chosen on. "
+        "A balanced accuracy of 0.5 is what no threshold gives, an AUROC of 0.5 what scores give that tell nothing.",
     ),
     "threshold.caption": ("阈值在另一半问题上的表现", "The threshold on the other half"),
     "use.title": (

@@ -19,54 +19,24 @@ from finetune.rag.causes import swaps_for
 from finetune.rag.chunks import Chunk, token_counts
 from finetune.rag.hits import Hit
 from finetune.rag.inject import inject
+from finetune.rag.references import SenseReadings, check_encoder
 from probe import (
-    CaptureOptions,
-    Case,
     LoadedModel,
     MappedPrompt,
     PartShares,
     Span,
     batch_for,
-    capture_cases,
-    case_of,
-    cosines_by_sense,
-    default_readout,
-    load_cases,
-    most_frequent_sense,
     part_shares,
-    read_state,
     route_of,
-    sense_accuracy,
     tokens_of,
 )
 
 Floats = NDArray[np.float64]
 Progress = Callable[[int, int], None]
 
-CONTROLS = 4  # unrelated passages that each passage is held against
-NEUTRAL = "neutral"  # how a case set marks sentences that decide no sense
+CONTROLS = 8  # unrelated passages that each passage is held against
 _ROOM = 2**20  # tokens, of a model without a longest text
 _CANDIDATES = 64  # passages nearest in characters, whose tokens are counted
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class SenseReadings:
-    """What labelled sentences, each read alone, say of a word's senses in one model."""
-
-    names: tuple[str, ...]
-    counts: tuple[int, ...]  # sentences of each sense
-    centre: Floats  # mean state of all these sentences, [state layer, dim]
-    centroids: Floats  # mean state of each sense less the centre, [sense, state layer, dim]
-    accuracy: Floats  # of the nearest centroid, one group left out, [state layer]; NaN where it cannot be decided
-    majority: float  # of always saying the most frequent sense
-    within: Floats  # mean centred cosine of two sentences of one sense, [state layer]
-    across: Floats  # and of two senses
-
-    @property
-    def best_layer(self) -> int:
-        """The state layer that tells the senses best, the lowest of several; the last where none can be scored."""
-        known = np.nan_to_num(self.accuracy, nan=-1.0)
-        return int(known.argmax()) if (known >= 0).any() else len(known) - 1
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -87,6 +57,7 @@ class Readings:
     alone: Floats  # [layer, dim]
     empty: Floats  # behind an empty first text, [layer, dim]
     behind: Mapping[str, Floats]  # behind each passage and control, by its id, [layer, dim]
+    rest: Mapping[str, Floats]  # the same of the sentence's other words, mean over their tokens; NaN without any
     shares: Mapping[str, PartShares]  # of each passage, by its id: the target's rows
     prompts: tuple[MappedPrompt, ...]  # the sentence alone, then behind each passage
 
@@ -129,6 +100,27 @@ class Readings:
         names = ["passage", "layer", "sense", "alone", "behind", "control", "lowest", "highest", "gain"]
         return pd.DataFrame(rows, columns=names)
 
+    def along(self, sense: str, other: str) -> pd.DataFrame:
+        """How far a passage, against its controls, takes the reading from one sense's centre (0) to another's (1).
+
+        By passage and layer: target, and rest, the same of the sentence's other words on the same axis. Where the rest
+        goes as far, the passage colours the whole sentence with its topic, and the word's reading is not what moved.
+        """
+        names = self.senses.names if self.senses else ()
+        if self.senses is None or not {sense, other} <= set(names):
+            raise RetrievalError(f"senses {sense} and {other}: allowed are two of {', '.join(names) or 'none'}")
+        ends = [self.senses.centroids[names.index(name), list(self.layers)] for name in (sense, other)]
+        axis = ends[0] - ends[1]  # [layer, dim]
+        rows = []
+        for passage in self.passages:
+            found = []
+            for states in (self.behind, self.rest):
+                control = [states[one.id] for one in self.controls[passage.id]]
+                moved = states[passage.id] - (np.mean(control, axis=0) if control else np.nan)
+                found.append((moved * axis).sum(-1) / (axis * axis).sum(-1))
+            rows += [(passage.id, layer, *pair) for layer, *pair in zip(self.layers, *found, strict=True)]
+        return pd.DataFrame(rows, columns=["passage", "layer", "target", "rest"])
+
     def table(self) -> pd.DataFrame:
         """All numbers in one table: passage, layer, measure, alone, behind, empty, control, lowest, highest, controls.
 
@@ -149,8 +141,9 @@ class Readings:
 
         share: of the target rows' attention, mean over attention layers, heads and rows; even: what even attention
         would give. before and after: the sense with the highest cosine. towards: of the senses to which the reading is
-        nearer than alone and than behind every control, that of the largest gain; "" for none. With n controls one
-        sense passes all of them by chance once in n + 1 times: it describes one reading and tests nothing.
+        nearer than alone and than behind every control, that of the largest gain, which stands beside it; "" for none.
+        Behind a passage like its n controls each sense passes them all once in n + 1 times: this describes a reading
+        and tests nothing.
         """
         at = self.layer_shown(layer)
         moved = self.moved()
@@ -163,7 +156,7 @@ class Readings:
             of = [found[(found.layer == at) & (found.passage == one.id)] for one in self.passages]
             table["before"] = [_highest(one, "alone") for one in of]
             table["after"] = [_highest(one, "behind") for one in of]
-            table["towards"] = [_gained(one) for one in of]
+            table["towards"], table["gain"] = zip(*(_gained(one) for one in of), strict=True)
         return table
 
     def head_shares(self) -> pd.DataFrame:
@@ -241,10 +234,11 @@ def passage_readings(
     prompts = {one.id: _prompt(loaded, sentence, target, one) for one in (*chunks, *others.values())}
     shares: dict[str, PartShares] = {}
     behind: dict[str, Floats] = {}
+    rest: dict[str, Floats] = {}
     for done, (name, prompt) in enumerate(prompts.items(), 1):
         if name not in others:
             shares[name] = part_shares(loaded, prompt, rows="target")
-        behind[name] = _reading(loaded, prompt)
+        behind[name], rest[name] = _reading(loaded, prompt)
         if progress:
             progress(done, len(prompts))
     places = list(kept)
@@ -255,9 +249,10 @@ def passage_readings(
         passages=chunks,
         controls=against,
         senses=senses,
-        alone=_reading(loaded, alone)[places],
+        alone=_reading(loaded, alone)[0][places],
         empty=_behind_nothing(loaded, alone)[places],
         behind={name: states[places] for name, states in behind.items()},
+        rest={name: states[places] for name, states in rest.items()},
         shares=shares,
         prompts=(alone, *(prompts[one.id] for one in chunks)),
     )
@@ -275,51 +270,12 @@ def check_readable(
 
     Only controls are not looked at, which may not be chosen yet.
     """
-    _check_encoder(loaded)
+    check_encoder(loaded)
     chunks = [one.chunk if isinstance(one, Hit) else one for one in passages]
     _check_passages(chunks)
     for passage in (None, *chunks):
         _prompt(loaded, sentence, target, passage)
     return _kept(layers, len(route_of(loaded).layers) + 1)
-
-
-def sense_readings(
-    loaded: LoadedModel,
-    target: str,
-    sentences: Sequence[Case] | Mapping[str, Sequence[str]],
-    *,
-    without: str = "",
-    progress: Progress | None = None,
-) -> SenseReadings | None:
-    """Read a word in labelled sentences; None where they have fewer than two senses of it.
-
-    sentences: cases, of which those of this very word with a sense are taken (neutral ones have none), or sentences by
-    sense. without: a sentence that is left out, so that none is held against itself.
-    """
-    _check_encoder(loaded)
-    cases = [one for one in _cases_of(sentences, target) if one.text != without]
-    labels = [one.sense for one in cases]
-    if len(set(labels)) < 2:
-        return None
-    options, readout = CaptureOptions(layers={0}, heads={0}), default_readout(causal=False)
-    found = capture_cases(loaded, cases, options=options, progress=progress)
-    states = np.stack([read_state(one, readout) for one in found]).astype(np.float64)  # [case, layer, dim]
-    names = tuple(dict.fromkeys(labels))
-    of = [np.array([label == name for label in labels]) for name in names]
-    centre = states.mean(0)
-    decided = sense_accuracy(states, labels, [one.group or one.id for one in cases]).correct
-    scored = ~np.isnan(decided).all(1)
-    within, across = cosines_by_sense(states, labels)
-    return SenseReadings(
-        names=names,
-        counts=tuple(int(mine.sum()) for mine in of),
-        centre=centre,
-        centroids=np.stack([states[mine].mean(0) - centre for mine in of]),
-        accuracy=decided[scored].mean(0) if scored.any() else np.full(len(centre), np.nan),
-        majority=float(most_frequent_sense(labels).mean()),
-        within=within,
-        across=across,
-    )
 
 
 def controls_for(
@@ -358,21 +314,7 @@ def controls_for(
     return found
 
 
-def shipped_senses(target: str, source: str = "apple") -> tuple[Case, ...]:
-    """The cases of a set, shipped or a file, that label a sense of this word."""
-    return tuple(_of_word(load_cases(source).cases, target))
-
-
 # ---- what is read ----------------------------------------------------------------------------------------------
-
-
-def _check_encoder(loaded: LoadedModel) -> None:
-    if loaded.kind != "encoder":
-        ways = "; for a decoder there are `finetune ask` and `python -m probe prompt`"
-        raise RetrievalError(
-            f"{loaded.name} is no encoder but a{'n' * (loaded.kind[0] == 'e')} {loaded.kind}: allowed are encoders, "
-            f"which read passage and sentence as a pair{ways if loaded.kind == 'decoder' else ''}"
-        )
 
 
 def _check_passages(chunks: Sequence[Chunk]) -> None:
@@ -399,18 +341,22 @@ def _prompt(loaded: LoadedModel, sentence: str, target: str | Span, passage: Chu
     return prompt
 
 
-def _reading(loaded: LoadedModel, prompt: MappedPrompt) -> Floats:
-    """The target's state, mean over its tokens, [state layer, dim]."""
+def _reading(loaded: LoadedModel, prompt: MappedPrompt) -> tuple[Floats, Floats]:
+    """States of the target and of the sentence's other words, means over their tokens, [state layer, dim] each."""
     assert prompt.target is not None
-    places = tokens_of(prompt.target, prompt.tokens)
-    return _mean_state(loaded, prompt.tokens.ids, prompt.token_types, places.tolist())
+    (question,) = prompt.parts_of("question")
+    places = tokens_of(prompt.target, prompt.tokens).tolist()
+    others = [at for at in range(question.first, question.stop) if at not in places]
+    target, rest = _mean_states(loaded, prompt.tokens.ids, prompt.token_types, [places, others])
+    return target, rest
 
 
 def _behind_nothing(loaded: LoadedModel, alone: MappedPrompt) -> Floats:
     """The same where the first text is empty: what the pair's marks and token types do by themselves."""
     assert alone.target is not None
     ids, types, shift = _empty_pair(loaded, alone)
-    return _mean_state(loaded, ids, types, (tokens_of(alone.target, alone.tokens) + shift).tolist())
+    places = (tokens_of(alone.target, alone.tokens) + shift).tolist()
+    return _mean_states(loaded, ids, types, [places])[0]
 
 
 def _empty_pair(loaded: LoadedModel, alone: MappedPrompt) -> tuple[list[int], list[int] | None, int]:
@@ -426,16 +372,15 @@ def _empty_pair(loaded: LoadedModel, alone: MappedPrompt) -> tuple[list[int], li
     return frame.around([], ids).tolist(), None if types is None else types.tolist(), shift
 
 
-def _mean_state(
-    loaded: LoadedModel, ids: Sequence[int], token_types: Sequence[int] | None, places: Sequence[int]
-) -> Floats:
+def _mean_states(
+    loaded: LoadedModel, ids: Sequence[int], token_types: Sequence[int] | None, groups: Sequence[Sequence[int]]
+) -> list[Floats]:
+    """The mean state of each group of places, [state layer, dim]; NaN of none."""
     known = getattr(loaded.backbone.config, "type_vocab_size", 0)  # part_shares refuses types that it lacks
     batch = batch_for(loaded, [ids], token_types=[token_types] if token_types is not None and known else None)
     with torch.inference_mode():
         states = loaded.backbone(**batch, output_hidden_states=True).hidden_states
-    mean = torch.stack([one[0, list(places)].double().mean(0) for one in states])
-    found: Floats = mean.cpu().numpy()
-    return found
+    return [torch.stack([one[0, list(group)].double().mean(0) for one in states]).cpu().numpy() for group in groups]
 
 
 def _kept(layers: Collection[int] | None, count: int) -> tuple[int, ...]:
@@ -449,20 +394,6 @@ def _counted(loaded: LoadedModel, chunks: Sequence[Chunk]) -> list[Chunk]:
     """The same chunks with the tokens of this model; an index counts those of the model that it is made for."""
     counts = token_counts(loaded.tokenizer, [one.text for one in chunks])
     return [replace(one, tokens=count) for one, count in zip(chunks, counts, strict=True)]
-
-
-def _cases_of(sentences: Sequence[Case] | Mapping[str, Sequence[str]], target: str) -> list[Case]:
-    if not isinstance(sentences, Mapping):
-        return _of_word(sentences, target)
-    return [
-        replace(case_of(text, target=target, id=f"{sense}-{number}"), sense=sense)
-        for sense, texts in sentences.items()
-        for number, text in enumerate(texts, 1)
-    ]
-
-
-def _of_word(cases: Sequence[Case], target: str) -> list[Case]:
-    return [one for one in cases if one.sense not in ("", NEUTRAL) and one.target.cut(one.text) == target]
 
 
 # ---- what is measured ------------------------------------------------------------------------------------------
@@ -487,7 +418,10 @@ def _highest(table: pd.DataFrame, column: str) -> str:
     return str(table.sense.iloc[int(table[column].to_numpy().argmax())])
 
 
-def _gained(table: pd.DataFrame) -> str:
+def _gained(table: pd.DataFrame) -> tuple[str, float]:
     """Of the senses to which the reading is nearer than alone and than behind any control, that of the largest gain."""
     nearer = table[(table.behind > table.alone) & (table.behind > table.highest)]
-    return str(nearer.sense.iloc[int(nearer.gain.to_numpy().argmax())]) if len(nearer) else ""
+    if not len(nearer):
+        return "", np.nan
+    best = nearer.iloc[int(nearer.gain.to_numpy().argmax())]
+    return str(best.sense), float(best.gain)

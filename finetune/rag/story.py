@@ -7,7 +7,7 @@ import pandas as pd
 
 from finetune.rag.evaluation import UseOfContext
 from finetune.rag.messages import Language, message
-from finetune.rag.study import Study, StudySettings
+from finetune.rag.study import MOST_REFUSED, Study, StudySettings
 from finetune.rag.thresholds import threshold_text
 from probe import Picture, RunFolder, Section, Table, bootstrap, head_map, layer_curve, png_bytes, render_report
 
@@ -117,7 +117,7 @@ def _thresholds(study: Study, language: Language) -> Section:
     return Section(
         key="threshold",
         title=message("threshold.title", language),
-        text=(message("threshold.text", language, unanswerable=study.unanswerable),),
+        text=(message("threshold.text", language, unanswerable=study.unanswerable, most=f"{MOST_REFUSED:.0%}"),),
         tables=(_table(study.thresholds, message("threshold.caption", language), source="tables/thresholds.csv"),),
     )
 

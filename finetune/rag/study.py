@@ -6,10 +6,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from finetune.errors import RetrievalError
-from finetune.rag.beir import SHIPPED, BeirSet, load_beir
+from finetune.rag.beir import SHIPPED, BeirSet, load_beir, read_queries
 from finetune.rag.chunks import Chunk
 from finetune.rag.documents import Columns
 from finetune.rag.evaluation import UseOfContext, UseSettings, measure_use
@@ -20,10 +21,12 @@ from finetune.rag.irmeasures import KS, differences, first_of_each, means, retri
 from finetune.rag.puzzles import load_puzzles
 from finetune.rag.retrieve import retrieve
 from finetune.rag.threshold import Trial, tried, worth
-from probe import LoadedModel
+from probe import LoadedModel, bootstrap
 
+Searches = Mapping[Mode, Mapping[str, Sequence[Hit]]]
 Progress = Callable[[str, int, int], None]
-TERMS, CORPUS = "terms.txt", "corpus.jsonl"
+CORPUS, ELSEWHERE = "corpus.jsonl", "elsewhere.jsonl"
+MOST_REFUSED = 0.1  # of the answerable questions, where a threshold is chosen
 DEPTH = 50  # hits of a ranking that is measured
 
 
@@ -33,6 +36,7 @@ class StudySettings:
 
     encoder: str | None = "builtin:e5-small"
     tokenizer: str = "builtin:gemma3-270m"
+    terms: Path | None = None  # words that stay whole in the index's words
     size: int = 512  # tokens of a chunk: the passages of a set are to stay whole
     k: int = 3  # retrieved passages that are put before a question
     limit: int | None = None  # questions put to the model; None: all
@@ -76,17 +80,17 @@ def study_passages(
 ) -> Study:
     """Search a set in BEIR's layout, and put its questions to a model with and without passages; deterministic."""
     settings = settings or StudySettings()
-    given = load_beir(folder)
+    given, elsewhere = load_beir(folder), _elsewhere(folder)
     with TemporaryDirectory(prefix="cijing-index-") as made:
         _indexed(folder, Path(made) / "index", settings, progress=progress, device=device)
         with open_index(Path(made) / "index", device=device) as index:
             searched = _searched(index, given)
             retrieval, against, weight = _retrieval(index, given, searched, seed=settings.seed)
             made_from = index.manifest.made_from
+            trials = _trials(index, given, elsewhere, searched, seed=settings.seed)
             hits = searched["hybrid" if index.has_dense else "lexical"]
             if weight is not None:
                 hits = _search(index, given, "hybrid", weight=weight.weight)
-    trials = _trials(given, searched, seed=settings.seed)
     use, count = None, 0
     if loaded is not None:
         puzzles = load_puzzles(given, loaded.tokenizer, folder=folder, seed=settings.seed)[: settings.limit]
@@ -102,10 +106,9 @@ def study_passages(
 
 def _indexed(folder: Path, place: Path, settings: StudySettings, *, progress: Progress | None, device: str) -> None:
     """Index the set's corpus as a user would, each passage a document."""
-    terms = folder / TERMS
     made = IndexSettings(
         encoder=settings.encoder, tokenizer=settings.tokenizer, size=settings.size, duplicates="keep",
-        terms=terms if terms.is_file() else None,
+        terms=settings.terms,
     )  # fmt: skip
     corpus = folder / CORPUS
     if not corpus.is_file():
@@ -113,6 +116,14 @@ def _indexed(folder: Path, place: Path, settings: StudySettings, *, progress: Pr
     report = build_index([corpus], place, made, columns=Columns(id="_id"), progress=progress, device=device)
     if report.left:
         raise RetrievalError(f"{corpus}: {report.left[0].path} {report.left[0].reason}")
+
+
+def _elsewhere(folder: Path) -> list[str]:
+    """Questions about something else, of the set's elsewhere.jsonl, where it has one."""
+    file = folder / ELSEWHERE
+    if not file.is_file():
+        return []
+    return [text for _, text in read_queries(file).items()]
 
 
 def _searched(index: Index, given: BeirSet) -> dict[Mode, dict[str, list[Hit]]]:
@@ -140,7 +151,7 @@ def _documents(hits: Sequence[Hit]) -> list[str]:
 
 
 def _retrieval(
-    index: Index, given: BeirSet, searched: Mapping[Mode, Mapping[str, Sequence[Hit]]], *, seed: int
+    index: Index, given: BeirSet, searched: Searches, *, seed: int
 ) -> tuple[pd.DataFrame, pd.DataFrame, ChosenWeight | None]:
     """Measures by mode and half; a weight of the hybrid chosen on one half and measured on the other."""
     judged = {query: grades for query, grades in given.qrels.items() if max(grades.values()) > 0}
@@ -166,9 +177,7 @@ def _retrieval(
     return pd.concat(tables, ignore_index=True), _against(measured, given, other, seed=seed), weight
 
 
-def _chosen(
-    index: Index, given: BeirSet, searched: Mapping[Mode, Mapping[str, Sequence[Hit]]], queries: Sequence[str]
-) -> ChosenWeight:
+def _chosen(index: Index, given: BeirSet, searched: Searches, queries: Sequence[str]) -> ChosenWeight:
     texts = [given.queries[query] for query in queries]
     places: dict[str, list[int]] = {}
     for place, chunk in enumerate(index.chunks):
@@ -202,21 +211,38 @@ def _units(given: BeirSet, queries: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _trials(given: BeirSet, searched: Mapping[Mode, Mapping[str, Sequence[Hit]]], *, seed: int) -> dict[str, Trial]:
-    """A threshold for each single field, where the set has unanswerable questions."""
+def _trials(
+    index: Index, given: BeirSet, elsewhere: Sequence[str], searched: Searches, *, seed: int
+) -> dict[str, Trial]:
+    """A threshold for each single field.
+
+    Chosen on questions about something else where the set has any, whose searches tell them apart; what it then does to
+    unanswerable questions on the set's own subjects is told beside it, for nothing is chosen on those.
+    """
     without = given.unjudged
-    if len(without) < 2:
+    if min(len(elsewhere) or len(without), len(given.qrels)) < 2:
         return {}
     found: dict[str, Trial] = {}
     for mode in searched:
         if mode == "hybrid":
             continue  # a sum of ranks says little of how well the best one fits
-        kinds = [
-            [worth(searched[mode][query], field=mode) for query in queries]
-            for queries in ([name for name in given.queries if name in given.qrels], without)
-        ]
-        found[mode] = tried(kinds[0], kinds[1], field=mode, seed=seed)
+        answerable = [worth(searched[mode][query], field=mode) for query in given.queries if query in given.qrels]
+        on_subject = [worth(searched[mode][query], field=mode) for query in without]
+        far = [worth(hits, field=mode) for hits in retrieve(index, elsewhere, k=1, mode=mode)] if elsewhere else []
+        trial = tried(answerable, far or on_subject, field=mode, most_refused=MOST_REFUSED, seed=seed)
+        found[mode] = _with_on_subject(trial, answerable, on_subject, seed=seed) if far and on_subject else trial
     return found
+
+
+def _with_on_subject(trial: Trial, answerable: Sequence[float], on_subject: Sequence[float], *, seed: int) -> Trial:
+    """The trial with two rows more: false answers and AUROC of unanswerable questions on the set's own subjects."""
+    answered = np.array([one >= trial.threshold.score for one in on_subject], dtype=np.float64)
+    share = bootstrap(answered, [str(place) for place in range(len(answered))], seed=seed)
+    told = tried(answerable, on_subject, field=trial.threshold.field, seed=seed).table
+    apart = told[told["measure"] == "AUROC"].assign(measure="AUROC, on the subject")
+    row = ("false answers, on the subject", float(share.mean), float(share.low), float(share.high), len(answered))
+    rows = pd.DataFrame([row], columns=list(trial.table.columns))
+    return replace(trial, table=pd.concat([trial.table, rows, apart], ignore_index=True))
 
 
 def _threshold_table(trials: Mapping[str, Trial]) -> pd.DataFrame:
@@ -225,7 +251,7 @@ def _threshold_table(trials: Mapping[str, Trial]) -> pd.DataFrame:
     return pd.concat(rows, ignore_index=True)[columns] if rows else pd.DataFrame(columns=columns)
 
 
-def _ranking_table(searched: Mapping[Mode, Mapping[str, Sequence[Hit]]]) -> pd.DataFrame:
+def _ranking_table(searched: Searches) -> pd.DataFrame:
     """The ten best of each query and mode."""
     rows = [
         (mode, query, hit.rank, _id_of(hit.chunk), hit.score)

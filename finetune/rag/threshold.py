@@ -64,10 +64,16 @@ def says_nothing(hits: Sequence[Hit], threshold: Threshold | None = None) -> boo
 
 
 def choose_threshold(
-    answerable: Sequence[float], unanswerable: Sequence[float], *, field: Field = "score", measure: Measure = "top"
+    answerable: Sequence[float],
+    unanswerable: Sequence[float],
+    *,
+    field: Field = "score",
+    measure: Measure = "top",
+    most_refused: float = 1.0,
 ) -> Threshold:
     """Choose the threshold of the highest balanced accuracy on searches of both kinds, by their worth.
 
+    most_refused: only thresholds that refuse at most this share of the answerable questions, where there is one.
     Thresholds lie between two neighbouring worths; of equally good ones the lowest is taken, which refuses least, so
     that scores that tell nothing give one that refuses nothing but what found nothing. RetrievalError where a kind has
     no questions, or a worth is no number.
@@ -77,7 +83,8 @@ def choose_threshold(
     refused = np.searchsorted(np.sort(right), cuts, "left") / len(right)  # [cut]
     answered = (len(wrong) - np.searchsorted(np.sort(wrong), cuts, "left")) / len(wrong)  # [cut]
     # To nine places, or of two equal ones rounding would take either.
-    best = int(np.argmin(np.round(refused + answered, 9)))
+    allowed = max(int((refused <= most_refused).sum()), 1)  # refusals rise with the cut
+    best = int(np.argmin(np.round(refused + answered, 9)[:allowed]))
     return Threshold(
         score=float(cuts[best]), false_refusals=float(refused[best]), false_answers=float(answered[best]),
         field=field, measure=measure,
@@ -127,6 +134,7 @@ def tried(
     *,
     field: Field = "score",
     measure: Measure = "top",
+    most_refused: float = 1.0,
     lengths: tuple[Sequence[int], Sequence[int]] | None = None,
     seed: int = 0,
 ) -> Trial:
@@ -142,7 +150,7 @@ def tried(
     random = np.random.default_rng(seed)
     mixed = [random.permutation(worths) for worths in kinds]
     halves = [(worths[: len(worths) // 2].tolist(), worths[len(worths) // 2 :]) for worths in mixed]
-    chosen = choose_threshold(halves[0][0], halves[1][0], field=field, measure=measure)
+    chosen = choose_threshold(halves[0][0], halves[1][0], field=field, measure=measure, most_refused=most_refused)
     refused, answered = halves[0][1] < chosen.score, halves[1][1] >= chosen.score
     drawn = [_drawn(len(kind), random) @ kind for kind in (refused, answered)]  # [kind][resample]
     few = min(len(refused), len(answered))
