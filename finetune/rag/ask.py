@@ -14,7 +14,7 @@ from finetune.rag.forms import Form, Language
 from finetune.rag.hits import Hit, Mode
 from finetune.rag.inject import Injection, Order, inject
 from finetune.rag.rerank import Reranker
-from finetune.rag.retrieve import Searched, retrieve
+from finetune.rag.retrieve import POOL, Searched, retrieve
 from finetune.rag.threshold import Threshold, says_nothing
 from probe import LoadedModel, PartShares, part_shares
 
@@ -113,9 +113,12 @@ def ask(
         budget=budget, order=order, form=form, instruction=instruction, language=language,
         delimiters=delimiters, seed=seed, max_new_tokens=max_new_tokens,
     )  # fmt: skip
-    hits = retrieve(index, [question], k=k, mode=mode, weight=weight, reranker=reranker)[0]
+    # Of the whole pool: the best of one field, which a threshold is on, need not be among the first k of both.
+    pool = retrieve(index, [question], k=max(k, POOL), mode=mode, weight=weight, reranker=reranker)[0]
+    if says_nothing(pool, threshold):
+        return _refusal(question, pool[:k], language)
     return answer_from(
-        loaded, question, hits, threshold=threshold, writing=writing, shares=shares, progress=progress,
+        loaded, question, pool[:k], writing=writing, shares=shares, progress=progress,
         effects_on=index.chunks if effects else None, right=right,
     )  # fmt: skip
 
@@ -136,8 +139,7 @@ def answer_from(
     check_writes(loaded)
     writing = writing or Writing()
     if says_nothing(hits, threshold):
-        refused: Refusal = "below the threshold" if hits else "nothing found"
-        return Reply(question=question, answer=SAYS_NOTHING[writing.language], refused=refused, hits=tuple(hits))
+        return _refusal(question, hits, writing.language)
     injection = put_before(loaded, question, hits, writing)
     generation = generate(
         loaded, injection, max_new_tokens=writing.max_new_tokens, lines=injection.prompt.form == "chat",
@@ -159,7 +161,7 @@ def answer_from(
     return Reply(
         question=question,
         answer=generation.text,
-        refused=_said_nothing(generation.text),
+        refused=_said_nothing(generation.text, injection.marker),
         hits=tuple(hits),
         sources=_sources(injection, hits, _passage_shares(looked), measured),
         injection=injection,
@@ -169,9 +171,15 @@ def answer_from(
     )
 
 
-def _said_nothing(text: str) -> Refusal | None:
-    """What a written answer comes to that is none."""
-    if not normalised(text):
+def _refusal(question: str, hits: Sequence[Hit], language: Language) -> Reply:
+    """What is said in place of an answer where a search found nothing, or too little."""
+    refused: Refusal = "below the threshold" if hits else "nothing found"
+    return Reply(question=question, answer=SAYS_NOTHING[language], refused=refused, hits=tuple(hits))
+
+
+def _said_nothing(text: str, marker: str) -> Refusal | None:
+    """What a written answer comes to that is none; a copy of the mark around passages says nothing either."""
+    if not normalised(text.replace(marker, "") if marker else text).strip("<>"):
         return "the model wrote nothing"
     return "the model says so" if exact_match(text, list(SAYS_NOTHING.values())) else None
 
