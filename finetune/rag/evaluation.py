@@ -87,7 +87,7 @@ def measure_use(
     dropped: list[dict[str, Any]] = []
     for done, puzzle in enumerate(puzzles, 1):
         found = None if retrieved is None else asked.as_asked(puzzle, retrieved.get(puzzle.id, ()))
-        prompts = asked.prompts(puzzle, found or ())
+        prompts = asked.prompts(puzzle)
         rows += asked.in_conditions(puzzle, found, prompts)
         swept += asked.at_places(puzzle, prompts)
         dropped += asked.without_each(puzzle, found or (), prompts)
@@ -116,16 +116,17 @@ class _Asked:
             return ()
         return put_before(self.loaded, puzzle.question, retrieved, self.settings.writing).passages
 
-    def prompts(self, puzzle: Puzzle, retrieved: Sequence[Chunk]) -> Rebuild:
-        """What puts passages before the question, between the same marks whichever they are: all, or RetrievalError."""
-        own = [puzzle.gold, *([puzzle.contradicting] if puzzle.contradicting else [])]
-        swaps = puzzle.others[: (self.settings.places or 1) + len(retrieved)]
-        writing = self.settings.writing
-        whole = put_before(self.loaded, puzzle.question, [*own, *swaps, *retrieved], writing)
+    def prompts(self, puzzle: Puzzle) -> Rebuild:
+        """What puts passages before the question, all of them or RetrievalError, between the gold prompt's marks.
+
+        So the conditions differ in their passages alone, and none depends on what a search found.
+        """
+        loaded, writing = self.loaded, self.settings.writing
+        gold = put_before(loaded, puzzle.question, [puzzle.gold], writing)
         rebuild = rebuilding(
-            self.loaded, puzzle.question, whole, instruction=writing.instruction, language=writing.language
-        )
-        room = None if self.loaded.max_positions is None else self.loaded.max_positions - writing.max_new_tokens
+            loaded, puzzle.question, gold, instruction=writing.instruction, language=writing.language
+        )  # fmt: skip
+        room = None if loaded.max_positions is None else loaded.max_positions - writing.max_new_tokens
 
         def put(passages: Sequence[Chunk]) -> Injection:
             found = rebuild(passages)
@@ -133,7 +134,7 @@ class _Asked:
                 raise RetrievalError(f"question {puzzle.id}: passage {left.chunk.id} {left.reason}")
             if room is not None and (read := len(found.prompt.tokens.ids)) > room:
                 raise RetrievalError(
-                    f"question {puzzle.id}: a prompt of {read} tokens; {self.loaded.name} has room for {room} before an "
+                    f"question {puzzle.id}: its prompt has {read} tokens, and {loaded.name} room for {room} before an "
                     "answer: fewer passages, or shorter ones"
                 )
             return found
@@ -173,8 +174,8 @@ class _Asked:
         for one in found.passages:
             yield {
                 "question": puzzle.id, "unit": puzzle.unit, "passage": one.passage.document,
-                "gold": one.passage.document in puzzle.relevant, "dropped": one.dropped, "swapped": one.swapped, "cut": one.cut,
-                "used": one.used, "share": one.share,
+                "gold": one.passage.document in puzzle.relevant, "dropped": one.dropped, "swapped": one.swapped,
+                "cut": one.cut, "used": one.used, "share": one.share,
             }  # fmt: skip
 
     def _ids(self, answer: str, injection: Injection) -> tuple[int, ...]:
@@ -189,8 +190,8 @@ class _Asked:
         right, wrong = (self._nats(text, injection) for text in (puzzle.answer, puzzle.wrong))
         return {
             "question": puzzle.id, "asked": puzzle.question, "right_answer": puzzle.answer, "unit": puzzle.unit,
-            "passages": len(injection.passages), "tokens": len(injection.prompt.tokens.ids), "right": right, "wrong": wrong, "margin": right - wrong,
-            "prefers_right": float(right > wrong),
+            "passages": len(injection.passages), "tokens": len(injection.prompt.tokens.ids), "right": right,
+            "wrong": wrong, "margin": right - wrong, "prefers_right": float(right > wrong),
         }  # fmt: skip
 
     def _written(self, puzzle: Puzzle, injection: Injection) -> dict[str, Any]:
@@ -204,7 +205,7 @@ class _Asked:
         }  # fmt: skip
 
     def _looked(self, puzzle: Puzzle, injection: Injection, *, heads: bool = False) -> dict[str, float]:
-        """The share that the right answer's rows give the passages judged to help, or the one in the gold one's place."""
+        """The share that the right answer's rows give the passages judged to help, or one under the gold one's name."""
         names = [chunk.id for chunk in injection.passages if chunk.document in puzzle.relevant]
         if not names:
             return {}
