@@ -258,6 +258,7 @@ def passages(
             loaded = load_model(model, head="lm", device=device, trust_remote_code=trust_remote_code)
         with show_progress() as progress:
             study = study_passages(loaded, folder or SHIPPED, settings=settings, progress=progress, device=device)
+        run.record("model", asked)
         write_study(study, settings, run, page=page_of(study, settings, model=asked, language=language))
     _print_study(study)
     print(out)
