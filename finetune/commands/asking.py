@@ -1,7 +1,10 @@
 """Questions put to a model with passages: ask, passages."""
 
 import json
+import math
+import os
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -14,10 +17,12 @@ from finetune.errors import RetrievalError
 from probe import say
 
 if TYPE_CHECKING:
-    from finetune.rag.ask import Reply
+    from finetune.rag.ask import Reply, Source
+    from finetune.rag.hits import Mode
     from finetune.rag.opened import Index
     from finetune.rag.study import Study
-    from finetune.rag.threshold import Threshold
+    from finetune.rag.threshold import Field, Threshold
+    from probe import LoadedModel
 
 DECODER = "builtin:gemma3-270m"
 AUTO, NONE = "auto", "none"
@@ -79,11 +84,14 @@ def ask(
     from finetune.rag.rerank import Reranker
     from probe import load_model, save_prompts, show_progress
 
-    if right is not None and not effects:
-        raise RetrievalError("--right is what --effects are measured on; allowed is both, or neither")
+    if right is not None and not (effects and right.strip()):
+        raise RetrievalError("--right is a text that --effects are measured on; allowed is both, or neither")
+    if prompt_file is not None:
+        _check_can_be_written(prompt_file)
     with open_index(folder, device=device) as opened:
-        least = _threshold(threshold, opened)
+        least = _threshold(threshold, opened, mode)
         loaded = load_model(model, head="lm", device=device, trust_remote_code=trust_remote_code)
+        _tell_other_tokens(opened, loaded)
         with show_progress() as progress:
             reply = put_question(
                 loaded, opened, question, k=k, mode=mode, weight=weight,
@@ -94,63 +102,97 @@ def ask(
             )  # fmt: skip
     if prompt_file is not None and reply.injection is not None:
         save_prompts([reply.injection.prompt], prompt_file)
+    elif prompt_file is not None:
+        say(f"note: {prompt_file} was not written, since no prompt was made")
     if as_json:
         print(json.dumps(_as_object(reply), ensure_ascii=False))
     else:
         _print_reply(reply)
 
 
-def _threshold(given: str, opened: "Index") -> "Threshold | None":
-    """The threshold that was asked for; without one the shipped, where it was chosen on this encoder's scores."""
+def _check_can_be_written(file: Path) -> None:
+    """RetrievalError for a file that could not be written, before minutes of work."""
+    above = next(one for one in file.absolute().parents if one.exists())
+    if (file.exists() and not file.is_file()) or not above.is_dir() or not os.access(above, os.W_OK):
+        raise RetrievalError(f"--prompt {file}: allowed is a file in a folder that can be written")
+
+
+def _tell_other_tokens(opened: "Index", loaded: "LoadedModel") -> None:
+    """A note where the index's chunks were sized in the tokens of another model than the one that reads them."""
+    from probe import tokenizer_hash
+
+    sized_in = opened.manifest.made_from["tokenizer"]
+    if sized_in["sha256"] != tokenizer_hash(loaded.tokenizer):
+        say(f"note: the index's chunks were sized in tokens of {sized_in['name']}, not of {loaded.name}")
+
+
+def _threshold(given: str, opened: "Index", mode: "Mode | None") -> "Threshold | None":
+    """The threshold that was asked for; without one the shipped, where it was chosen on scores that this search has."""
     from finetune.rag.threshold import Threshold
     from finetune.rag.thresholds import SHIPPED_FILE, load_threshold
 
-    made_from = opened.manifest.made_from
+    fields, made_from = _fields_of(mode, has_dense=opened.has_dense), opened.manifest.made_from
     if given == NONE:
         return None
     if given == AUTO:
         try:
-            return load_threshold(SHIPPED_FILE, made_from)
+            shipped = load_threshold(SHIPPED_FILE, made_from)
         except RetrievalError:
             say("note: no threshold was chosen for this index's encoder; `finetune passages` chooses one")
             return None
+        if shipped.field not in fields:
+            say(f"note: no threshold is applied: the shipped one is of {shipped.field} scores, which this search lacks")
+            return None
+        return shipped
     try:
         score = float(given)
     except ValueError:
-        return load_threshold(Path(given), made_from)
-    field: Literal["dense", "lexical"] = "dense" if opened.has_dense else "lexical"
-    return Threshold(score=score, false_refusals=float("nan"), false_answers=float("nan"), field=field)
+        return _of_file(Path(given), made_from, fields)
+    if not math.isfinite(score):
+        raise RetrievalError(f"--threshold {given}: allowed are a finite number, a file, or none")
+    return Threshold(score=score, false_refusals=math.nan, false_answers=math.nan, field=fields[0])
+
+
+def _fields_of(mode: "Mode | None", *, has_dense: bool) -> "tuple[Field, ...]":
+    """The single scores that the hits of a search have; a threshold of another one would refuse every question."""
+    chosen = mode or ("hybrid" if has_dense else "lexical")
+    return ("dense", "lexical") if chosen == "hybrid" else (chosen,)
+
+
+def _of_file(file: Path, made_from: Mapping[str, Any], fields: "tuple[Field, ...]") -> "Threshold":
+    from finetune.rag.thresholds import load_threshold
+
+    found = load_threshold(file, made_from)
+    if found.field not in fields:
+        raise RetrievalError(
+            f"{file}: is a threshold of {found.field} scores, which this search lacks; allowed are {', '.join(fields)}"
+        )
+    if found.field == "lexical":
+        say(f"note: {file} was chosen on BM25 scores, which depend on the collection that was searched")
+    return found
 
 
 def _print_reply(reply: "Reply") -> None:
     from probe import open_console, text_table
 
-    console = open_console(sys.stdout)
     print(reply.answer)
     if reply.refused is not None:
         say(f"refused: {reply.refused}")
     if reply.sources:
-        effects = reply.effects is not None
-        columns = [
-            "source",
-            "where",
-            "score",
-            "share",
-            "per token",
-            *(["dropped", "swapped", "unseen", "used"] if effects else []),
-        ]
-        rows = [
-            [
-                f"[{one.rank}]", f"{one.passage.document} [{one.passage.start}–{one.passage.end}]", f"{one.score:.4g}",
-                _number(one.share), _number(one.per_token),
-                *([_number(one.effect.dropped), _number(one.effect.swapped), _number(one.effect.cut),
-                   "–" if one.effect.used is None else "yes" if one.effect.used else "no"] if one.effect else []),
-            ]
-            for one in reply.sources
-        ]  # fmt: skip
-        console.print(text_table(columns, rows))
+        effects = ("dropped", "swapped", "unseen", "used") if reply.effects is not None else ()
+        columns = ("source", "where", "score", "share", "per token", *effects)
+        open_console(sys.stdout).print(text_table(columns, [_source_row(one) for one in reply.sources]))
     for left in reply.injection.left_out if reply.injection else ():
         say(f"left out: {left.chunk.document} [{left.chunk.start}–{left.chunk.end}]: {left.reason}")
+
+
+def _source_row(one: "Source") -> list[str]:
+    where = f"{one.passage.document} [{one.passage.start}–{one.passage.end}]"
+    row = [f"[{one.rank}]", where, f"{one.score:.4g}", _number(one.share), _number(one.per_token)]
+    if (effect := one.effect) is None:
+        return row
+    used = "–" if effect.used is None else "yes" if effect.used else "no"
+    return [*row, _number(effect.dropped), _number(effect.swapped), _number(effect.cut), used]
 
 
 def _number(value: float | None) -> str:
@@ -197,7 +239,7 @@ def passages(
     from finetune.rag.ask import Writing
     from finetune.rag.beir import SHIPPED
     from finetune.rag.evaluation import UseSettings
-    from finetune.rag.story import page_of, table_rows, write_study
+    from finetune.rag.story import page_of, write_study
     from finetune.rag.study import StudySettings, study_passages
     from probe import load_model, open_run, show_progress
 
@@ -209,18 +251,21 @@ def passages(
         limit=limit,
         use=UseSettings(writing=writing, answers=not no_answers, seed=seed), seed=seed,
     )  # fmt: skip
+    asked = model if model != NONE else "BM25" if encoder == NONE else encoder  # whose numbers the page has
     with open_run(out, force=force) as run:
         loaded = None
         if model != NONE:
             loaded = load_model(model, head="lm", device=device, trust_remote_code=trust_remote_code)
         with show_progress() as progress:
             study = study_passages(loaded, folder or SHIPPED, settings=settings, progress=progress, device=device)
-        write_study(study, settings, run, page=page_of(study, settings, model=model, language=language))
-    _print_study(study, table_rows)
+        run.record("model", asked)
+        write_study(study, settings, run, page=page_of(study, settings, model=asked, language=language))
+    _print_study(study)
     print(out)
 
 
-def _print_study(study: "Study", table_rows: Any) -> None:
+def _print_study(study: "Study") -> None:
+    from finetune.rag.story import table_rows
     from probe import open_console, text_table
 
     console = open_console(sys.stdout)

@@ -93,8 +93,8 @@ def _found(folder: Path, name: str, ending: str) -> Path:
     return there[0]
 
 
-def _rows(file: Path, ending: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Each row with its file:line; RetrievalError at the first that cannot be read."""
+def read_rows(file: Path, ending: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Give each row with its file:line; RetrievalError at the first that cannot be read."""
     try:
         with file.open("rb") as opened:
             for line, row in rows_of_file(opened, ending=ending, columns=Columns(), limits=Limits()):
@@ -108,7 +108,7 @@ def _rows(file: Path, ending: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
 def _named(file: Path) -> Iterator[tuple[str, Mapping[str, Any], str]]:
     """Id, row and file:line of each row."""
     seen: dict[str, str] = {}
-    for where, row in _rows(file, ".jsonl"):
+    for where, row in read_rows(file, ".jsonl"):
         given = row.get("_id")
         if isinstance(given, bool) or not isinstance(given, str | int) or not str(given).strip():
             raise RetrievalError(f"{where}: _id is {one_line(repr(given), 80)}; allowed is a name")
@@ -146,7 +146,7 @@ def _judgments(
     file: Path, *, queries: Mapping[str, object], corpus: Mapping[str, object]
 ) -> Mapping[str, Mapping[str, int]]:
     found: dict[str, dict[str, int]] = {}
-    for where, row in _rows(file, ".tsv"):
+    for where, row in read_rows(file, ".tsv"):
         if tuple(row) != _HEADER:
             raise RetrievalError(f"{file}:1: columns {one_line(', '.join(row), 80)}; allowed are {', '.join(_HEADER)}")
         query, document, score = (str(row[name]).strip() for name in _HEADER)

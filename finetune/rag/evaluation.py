@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from finetune.errors import RetrievalError
 from finetune.rag.answers import character_f1, contains, exact_match
 from finetune.rag.ask import Writing, generate, put_before
 from finetune.rag.causes import (
@@ -45,16 +46,17 @@ class UseSettings:
 class UseOfContext:
     """One row a question and condition, and what follows of them.
 
-    conditions: question, unit, condition, passages, tokens, right and wrong (log-probability of both answers, nats a
-    character), margin (right less wrong), prefers_right; where answers were written: answer, exact, contains, f1; of
-    the gold or contradicting passage where it stands in the prompt: share, per_token (attention of the right answer's
-    rows, mean over layers and heads; over the passage's share of the tokens).
-    places: right and share with the gold passage first, in the middle and last among others.
+    conditions: question, asked, right_answer, unit, condition, passages, tokens, right and wrong (log-probability of
+    both answers, each in nats a character of its own), margin (right less wrong), prefers_right; where answers were
+    written: answer, exact, contains, f1; of the passages judged to help, or the contradicting one, where one stands in
+    the prompt: share, per_token (attention of the right answer's rows, mean over layers and heads; over the passages'
+    share of the tokens). Condition retrieved has no passages where a search found none.
+    places: question, unit, place, passages, right, share, per_token, with the gold passage first, in the middle, last.
     left_out: one row a question and retrieved passage: dropped, swapped, cut (nats that the right answer loses), used,
-    share, gold.
-    heads: mean share of the gold passage by layer and head, over questions in condition gold, [layer, head].
-    results: measure, condition, against ("" for the mean itself, else the difference), estimate, low, high (95 %, over
-    units), units, questions.
+    share, gold (judged to help).
+    heads: layer, head, share (of the gold passage, mean over questions in condition gold), questions.
+    results: measure, condition, against ("" for the mean itself, else the difference, over the questions that have
+    both), estimate (mean over units), low, high (95 %, over units; NaN below five), units, questions.
     """
 
     conditions: pd.DataFrame
@@ -74,8 +76,9 @@ def measure_use(
 ) -> UseOfContext:
     """Put every question in every condition to a model; deterministic.
 
-    retrieved: by question what a search found, best first; the condition retrieved and `left_out` need it.
-    RetrievalError for a model that writes no answers and for a prompt without room.
+    retrieved: by question what a search found, best first; the condition retrieved and `left_out` need it, and put of
+    it what `ask` would, in its order. RetrievalError for a model that writes no answers, and where a passage has no
+    room in its prompt.
     """
     check_writes(loaded)
     asked = _Asked(loaded, settings or UseSettings())
@@ -83,8 +86,8 @@ def measure_use(
     swept: list[dict[str, Any]] = []
     dropped: list[dict[str, Any]] = []
     for done, puzzle in enumerate(puzzles, 1):
-        found = None if retrieved is None else retrieved.get(puzzle.id, ())
-        prompts = asked.prompts(puzzle, found or ())
+        found = None if retrieved is None else asked.as_asked(puzzle, retrieved.get(puzzle.id, ()))
+        prompts = asked.prompts(puzzle)
         rows += asked.in_conditions(puzzle, found, prompts)
         swept += asked.at_places(puzzle, prompts)
         dropped += asked.without_each(puzzle, found or (), prompts)
@@ -107,15 +110,36 @@ class _Asked:
         self.loaded, self.settings = loaded, settings
         self.head_sums: dict[tuple[int, int], list[float]] = {}
 
-    def prompts(self, puzzle: Puzzle, retrieved: Sequence[Chunk]) -> Rebuild:
-        """What puts passages before the question, between the same marks whichever they are."""
-        own = [puzzle.gold, *([puzzle.contradicting] if puzzle.contradicting else [])]
-        swaps = puzzle.others[: (self.settings.places or 1) + len(retrieved)]
-        writing = self.settings.writing
-        whole = put_before(self.loaded, puzzle.question, [*own, *swaps, *retrieved], writing)
-        return rebuilding(
-            self.loaded, puzzle.question, whole, instruction=writing.instruction, language=writing.language
-        )
+    def as_asked(self, puzzle: Puzzle, retrieved: Sequence[Chunk]) -> tuple[Chunk, ...]:
+        """Of what was found what `ask` puts before the question, in the prompt's order."""
+        if not retrieved:
+            return ()
+        return put_before(self.loaded, puzzle.question, retrieved, self.settings.writing).passages
+
+    def prompts(self, puzzle: Puzzle) -> Rebuild:
+        """What puts passages before the question, all of them or RetrievalError, between the gold prompt's marks.
+
+        So the conditions differ in their passages alone, and none depends on what a search found.
+        """
+        loaded, writing = self.loaded, self.settings.writing
+        gold = put_before(loaded, puzzle.question, [puzzle.gold], writing)
+        rebuild = rebuilding(
+            loaded, puzzle.question, gold, instruction=writing.instruction, language=writing.language
+        )  # fmt: skip
+        room = None if loaded.max_positions is None else loaded.max_positions - writing.max_new_tokens
+
+        def put(passages: Sequence[Chunk]) -> Injection:
+            found = rebuild(passages)
+            for left in found.left_out:  # else the condition would be another one under its name
+                raise RetrievalError(f"question {puzzle.id}: passage {left.chunk.id} {left.reason}")
+            if room is not None and (read := len(found.prompt.tokens.ids)) > room:
+                raise RetrievalError(
+                    f"question {puzzle.id}: its prompt has {read} tokens, and {loaded.name} room for {room} before an "
+                    "answer: fewer passages, or shorter ones"
+                )
+            return found
+
+        return put
 
     def in_conditions(
         self, puzzle: Puzzle, retrieved: Sequence[Chunk] | None, prompts: Rebuild
@@ -147,12 +171,11 @@ class _Asked:
             swaps=swaps_for(injection.passages, puzzle.others, answer=puzzle.answer), shares=by_name,
             least=self.settings.least,
         )  # fmt: skip
-        golds = _documents_of(puzzle)
         for one in found.passages:
             yield {
                 "question": puzzle.id, "unit": puzzle.unit, "passage": one.passage.document,
-                "gold": one.passage.document in golds, "dropped": one.dropped, "swapped": one.swapped, "cut": one.cut,
-                "used": one.used, "share": one.share,
+                "gold": one.passage.document in puzzle.relevant, "dropped": one.dropped, "swapped": one.swapped,
+                "cut": one.cut, "used": one.used, "share": one.share,
             }  # fmt: skip
 
     def _ids(self, answer: str, injection: Injection) -> tuple[int, ...]:
@@ -166,22 +189,24 @@ class _Asked:
     def _scored(self, puzzle: Puzzle, injection: Injection) -> dict[str, Any]:
         right, wrong = (self._nats(text, injection) for text in (puzzle.answer, puzzle.wrong))
         return {
-            "question": puzzle.id, "unit": puzzle.unit, "passages": len(injection.passages),
-            "tokens": len(injection.prompt.tokens.ids), "right": right, "wrong": wrong, "margin": right - wrong,
-            "prefers_right": float(right > wrong),
+            "question": puzzle.id, "asked": puzzle.question, "right_answer": puzzle.answer, "unit": puzzle.unit,
+            "passages": len(injection.passages), "tokens": len(injection.prompt.tokens.ids), "right": right,
+            "wrong": wrong, "margin": right - wrong, "prefers_right": float(right > wrong),
         }  # fmt: skip
 
     def _written(self, puzzle: Puzzle, injection: Injection) -> dict[str, Any]:
-        text = generate(self.loaded, injection, max_new_tokens=self.settings.writing.max_new_tokens).text
+        text = generate(
+            self.loaded, injection, max_new_tokens=self.settings.writing.max_new_tokens,
+            lines=injection.prompt.form == "chat",
+        ).text  # fmt: skip
         return {
             "answer": text, "exact": float(exact_match(text, puzzle.answer)),
             "contains": float(contains(text, puzzle.answer)), "f1": character_f1(text, puzzle.answer),
         }  # fmt: skip
 
     def _looked(self, puzzle: Puzzle, injection: Injection, *, heads: bool = False) -> dict[str, float]:
-        """The share that the right answer's rows give the passage in question."""
-        golds = _documents_of(puzzle)
-        names = [chunk.id for chunk in injection.passages if chunk.document in golds]
+        """The share that the right answer's rows give the passages judged to help, or one under the gold one's name."""
+        names = [chunk.id for chunk in injection.passages if chunk.document in puzzle.relevant]
         if not names:
             return {}
         shares = part_shares(self.loaded, injection.prompt, answer=self._ids(puzzle.answer, injection))
@@ -195,18 +220,13 @@ class _Asked:
         return {"share": float(grid.mean()), "per_token": float(grid.mean()) / tokens}
 
     def head_table(self) -> pd.DataFrame:
-        """Layer, head, share (mean over questions), low, high."""
+        """Layer, head, share (mean over questions), questions."""
         rows = [(layer, head, float(np.mean(values)), len(values)) for (layer, head), values in self.head_sums.items()]
         return pd.DataFrame(rows, columns=["layer", "head", "share", "questions"])
 
 
-def _documents_of(puzzle: Puzzle) -> set[str]:
-    """The documents whose passage decides: the gold one's, and the one that contradicts it."""
-    return {puzzle.gold.document} | ({puzzle.contradicting.document} if puzzle.contradicting else set())
-
-
 def results_of(table: pd.DataFrame, *, seed: int) -> pd.DataFrame:
-    """Means of each condition, and differences of two over the questions that both have."""
+    """Give means of each condition, and differences of two over the questions that both have, by `UseOfContext`."""
     measures = [name for name in (*MEASURES, "prefers_right") if name in table]
     rows: list[tuple[Any, ...]] = []
     by_condition = {str(name): group.set_index("question") for name, group in table.groupby("condition", sort=False)}

@@ -16,6 +16,23 @@ _TEXTS: dict[str, tuple[str, str]] = {  # key -> (zh, en)
         "A difference is between two conditions on the same questions, with a 95 % interval over the documents that the "
         "passages come from. Where the interval holds 0, no difference is shown.",
     ),
+    "verdict.right": (
+        "{one} − {other}：{estimate}，{questions} 个问题（{units} 个文档）：更倾向正确答案",
+        "{one} − {other}: {estimate}, {questions} questions ({units} documents): towards the right answer",
+    ),
+    "verdict.wrong": (
+        "{one} − {other}：{estimate}，{questions} 个问题（{units} 个文档）：更倾向错误答案",
+        "{one} − {other}: {estimate}, {questions} questions ({units} documents): towards the wrong answer",
+    ),
+    "verdict.none": (
+        "{one} − {other}：{estimate}，{questions} 个问题（{units} 个文档）：没有显示出差别",
+        "{one} − {other}: {estimate}, {questions} questions ({units} documents): no difference is shown",
+    ),
+    "verdict.few": (
+        "{one} − {other}：{estimate}，{questions} 个问题（{units} 个文档）：文档太少，没有区间，也就没有结论",
+        "{one} − {other}: {estimate}, {questions} questions ({units} documents): too few documents for an interval, so "
+        "nothing is claimed",
+    ),
     "verdict.caption": ("每种条件与对照之差", "Each condition against its control"),
     "retrieval.title": ("检索", "Retrieval"),
     "retrieval.text": (
@@ -27,6 +44,11 @@ _TEXTS: dict[str, tuple[str, str]] = {  # key -> (zh, en)
     "retrieval.words": (
         "lexical 是分词后的 BM25；没有编码器，所以没有向量检索。",
         "lexical is BM25 over segmented words; without an encoder there is no search by vectors.",
+    ),
+    "retrieval.alike": (
+        "lexical 是分词后的 BM25，dense 是向量，hybrid 把两种名次各占一半地合并：问题太少，没有选权重。",
+        "lexical is BM25 over segmented words, dense is vectors, hybrid joins both rankings at equal weights: there are "
+        "too few questions to choose a weight on.",
     ),
     "retrieval.caption": ("各检索方式", "Each way of searching"),
     "retrieval.against": ("hybrid 减去两者中较好的一个", "hybrid minus the better one of both"),
@@ -45,11 +67,11 @@ _TEXTS: dict[str, tuple[str, str]] = {  # key -> (zh, en)
         "The right passage, another, none, one that contradicts",
     ),
     "use.text": (
-        "margin 是正确答案与错误答案对数概率之差（每字符，纳特）；gold 是能回答的资料，wrong 是同一主题但不含答案的资料，"
+        "margin 是正确答案与错误答案对数概率之差（每字符，纳特）；gold 是能回答的资料，wrong 是另一段资料（有同一主题的就取同一主题），正确答案和错误答案都不含，"
         "contradicting 说的是错误答案，retrieved 是检索到的前 {k} 段。模型自己写的答案按字符比较：exact 完全一致，contains 含有，f1 是字符 F1。",
         "margin is the right answer's log-probability less the wrong one's, nats a character; gold is a passage that "
-        "answers, wrong one of the same topic without the answer, contradicting says the wrong answer, retrieved are the "
-        "first {k} that a search found. What the model wrote is scored by characters: exact, contains, F1.",
+        "answers, wrong another one (of the same topic where there is one) with neither answer, contradicting says the "
+        "wrong answer, retrieved are the first {k} that a search found. What the model wrote is scored by characters: exact, contains, F1.",
     ),
     "use.caption": ("各条件下的均值", "Means in each condition"),
     "places.title": ("资料放在第几位", "Where the passage stands"),
@@ -74,13 +96,16 @@ _TEXTS: dict[str, tuple[str, str]] = {  # key -> (zh, en)
         "another in its place (swapped), or unseen by all later tokens (cut). It counts as used where both dropping and "
         "swapping cost more than {least} nats. share is attention: a large share does not mean that it was used.",
     ),
-    "left_out.caption": ("检索到的资料，按是否含答案", "Retrieved passages, by whether they hold the answer"),
+    "left_out.caption": (
+        "检索到的资料，按是否标注为能回答",
+        "Retrieved passages, by whether they are judged to answer (gold)",
+    ),
     "left_out.used": ("检索到的资料，按是否用上", "Retrieved passages, by whether they were used"),
     "heads.title": ("哪些头看那段资料", "Which heads look at the passage"),
     "heads.text": (
-        "写出正确答案的那几行给资料的注意力份额，对问题取均值；整个提示中资料占 {tokens} 的词元。这是描述，不是原因：原因见上一节。",
+        "写出正确答案的那几行给资料的注意力份额，对问题取均值；整个提示中资料占 {tokens} 的词元。这是描述，不是原因：原因见“每段资料起了多大作用”。",
         "Share of attention that the rows which write the right answer give the gold passage, mean over questions; the "
-        "passage has {tokens} of the prompt's tokens. It describes; for causes see the section before.",
+        "passage has {tokens} of the prompt's tokens. It describes; for causes see “What each passage did”.",
     ),
     "heads.figure": ("资料的注意力份额", "Share of attention on the gold passage"),
     "heads.alt": ("每层每头的份额", "the share in each layer and head"),

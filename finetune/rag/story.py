@@ -1,6 +1,8 @@
 """A study as a page: verdict first, then retrieval, refusals, use of passages, and which heads look at them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,6 +14,7 @@ from finetune.rag.thresholds import threshold_text
 from probe import Picture, RunFolder, Section, Table, bootstrap, head_map, layer_curve, png_bytes, render_report
 
 EXAMPLES = 12
+CONDITIONS = ("none", "wrong", "gold", "contradicting", "retrieved")
 _SHOWN = ("recall@1", "recall@5", "mrr@10", "ndcg@10")
 
 
@@ -27,7 +30,7 @@ def page_of(study: Study, settings: StudySettings, *, model: str, language: Lang
 
 
 def write_study(study: Study, settings: StudySettings, run: RunFolder, *, page: str) -> None:
-    """Write page, tables and the better threshold to a run folder."""
+    """Write page, tables, settings and the threshold to answer other questions by to a run folder."""
     tables = {
         "retrieval": study.retrieval, "retrieval_against": study.against, "rankings": study.rankings,
         "thresholds": study.thresholds,
@@ -35,7 +38,7 @@ def write_study(study: Study, settings: StudySettings, run: RunFolder, *, page: 
     use = study.use
     if use is not None:
         tables |= {"results": use.results, "conditions": use.conditions, "heads": use.heads}
-        tables |= {"places": use.places, "by_place": by_place(use)} if len(use.places) else {}
+        tables |= {"places": use.places, "by_place": by_place(use, seed=settings.seed)} if len(use.places) else {}
         tables |= {"left_out": use.left_out} if len(use.left_out) else {}
     for name, frame in tables.items():
         if len(frame):
@@ -43,7 +46,7 @@ def write_study(study: Study, settings: StudySettings, run: RunFolder, *, page: 
     if study.trials:
         run.write_text("threshold.json", threshold_text(study.kept_trial(), study.made_from))
     run.record("seeds", {"seed": settings.seed})
-    run.write_config({"encoder": settings.encoder, "k": settings.k, "limit": settings.limit, "size": settings.size})
+    run.write_config({**asdict(settings), "terms": None if settings.terms is None else str(settings.terms)})
     run.write_text("report.html", page)
 
 
@@ -56,7 +59,7 @@ def sections_of(study: Study, settings: StudySettings, language: Language) -> li
         return sections
     use = study.use
     found = [_verdict(use, language), *sections, _conditions(use, settings, language)]
-    found += _places(use, language)
+    found += _places(use, settings, language)
     found += _left_out(use, settings, language)
     found += _heads(use, language)
     found += _examples(use, language)
@@ -79,20 +82,17 @@ def verdicts(use: UseOfContext, language: Language) -> tuple[str, ...]:
     return tuple(_sentence(row, language) for row in rows.to_dict("records"))
 
 
-def _sentence(row: "dict[object, object]", language: Language) -> str:
-    name, against = f"{row['condition']} − {row['against']}", f"{row['questions']}"
-    estimate, low, high = (float(str(row[key])) for key in ("estimate", "low", "high"))
-    numbers = f"{estimate:+.3f} ({low:+.3f} – {high:+.3f})"
-    if not (low > 0 or high < 0):
-        end = {"zh": "没有显示出差别", "en": "no difference is shown"}[language]
+def _sentence(row: Mapping[Hashable, Any], language: Language) -> str:
+    low, high = float(row["low"]), float(row["high"])
+    if np.isnan(low):  # below five units; NaN is neither above 0 nor below it
+        key, interval = "few", ""
     else:
-        ends = {
-            "zh": ("更倾向错误答案", "更倾向正确答案"),
-            "en": ("towards the wrong answer", "towards the right answer"),
-        }
-        end = ends[language][estimate > 0]
-    unit = {"zh": f"{against} 个问题", "en": f"{against} questions"}[language]
-    return f"{name}: {numbers}, {unit}: {end}"
+        key = "right" if low > 0 else "wrong" if high < 0 else "none"
+        interval = f" ({low:+.3f} – {high:+.3f})"
+    return message(
+        f"verdict.{key}", language, one=row["condition"], other=row["against"], questions=row["questions"],
+        units=row["units"], estimate=f"{row['estimate']:+.3f}{interval}",
+    )  # fmt: skip
 
 
 def _retrieval(study: Study, language: Language) -> Section:
@@ -105,12 +105,13 @@ def _retrieval(study: Study, language: Language) -> Section:
         tables.append(
             _table(against[names], message("retrieval.against", language), source="tables/retrieval_against.csv")
         )
-    key = "retrieval.words" if study.weight is None else "retrieval.text"
-    weight = "" if study.weight is None else f"{study.weight.weight:.2f}"
-    return Section(
-        key="retrieval", title=message("retrieval.title", language), text=(message(key, language, weight=weight),),
-        tables=tuple(tables),
-    )  # fmt: skip
+    if study.weight is not None:
+        text = message("retrieval.text", language, weight=f"{study.weight.weight:.2f}")
+    else:
+        text = message(
+            "retrieval.alike" if (study.retrieval["mode"] == "hybrid").any() else "retrieval.words", language
+        )
+    return Section(key="retrieval", title=message("retrieval.title", language), text=(text,), tables=tuple(tables))
 
 
 def _thresholds(study: Study, language: Language) -> Section:
@@ -143,10 +144,10 @@ def by_place(use: UseOfContext, *, seed: int = 0) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["place", "measure", "estimate", "low", "high", "units", "questions"])
 
 
-def _places(use: UseOfContext, language: Language) -> Iterator[Section]:
+def _places(use: UseOfContext, settings: StudySettings, language: Language) -> Iterator[Section]:
     if not len(use.places):
         return
-    found = by_place(use)
+    found = by_place(use, seed=settings.seed)
     right = found[found["measure"] == "right"]
     figure = layer_curve(
         right, x="place", y="estimate", low="low", high="high", title=message("places.figure", language),
@@ -165,9 +166,10 @@ def _places(use: UseOfContext, language: Language) -> Iterator[Section]:
 def _left_out(use: UseOfContext, settings: StudySettings, language: Language) -> Iterator[Section]:
     if not len(use.left_out):
         return
+    by = {column: effects_by(use, column, seed=settings.seed) for column in ("gold", "used")}
     tables = (
-        _table(effects_by(use, "gold"), message("left_out.caption", language), source="tables/left_out.csv"),
-        _table(effects_by(use, "used"), message("left_out.used", language), source="tables/left_out.csv"),
+        _table(by["gold"], message("left_out.caption", language), source="tables/left_out.csv"),
+        _table(by["used"], message("left_out.used", language), source="tables/left_out.csv"),
     )
     text = message("left_out.text", language, least=f"{settings.use.least:g}")
     yield Section(key="left-out", title=message("left_out.title", language), text=(text,), tables=tables)
@@ -207,13 +209,14 @@ def _heads(use: UseOfContext, language: Language) -> Iterator[Section]:
 def _examples(use: UseOfContext, language: Language) -> Iterator[Section]:
     if "answer" not in use.conditions:
         return
-    shown = use.conditions.pivot(index="question", columns="condition", values="answer").head(EXAMPLES).reset_index()
-    names = ["question", *(name for name in ("none", "wrong", "gold", "contradicting", "retrieved") if name in shown)]
+    asked = use.conditions[["question", "asked", "right_answer"]].drop_duplicates().head(EXAMPLES)
+    written = use.conditions.pivot(index="question", columns="condition", values="answer")
+    shown = asked.join(written[[name for name in CONDITIONS if name in written]], on="question")
     yield Section(
         key="examples",
         title=message("examples.title", language),
         text=(message("examples.text", language, count=len(shown)),),
-        tables=(_table(shown[names], message("examples.caption", language), source="tables/conditions.csv"),),
+        tables=(_table(shown, message("examples.caption", language), source="tables/conditions.csv"),),
     )
 
 
@@ -231,6 +234,6 @@ def _cell(value: object) -> str | float | int | None:
 
 
 def table_rows(frame: pd.DataFrame, columns: Sequence[str]) -> list[list[str]]:
-    """Rows of words for a terminal, numbers to three figures."""
+    """Give rows of words for a terminal, numbers to three figures."""
     chosen = frame[list(columns)].itertuples(index=False)
     return [[f"{value:.3g}" if isinstance(value, float) else str(value) for value in row] for row in chosen]

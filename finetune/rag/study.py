@@ -11,6 +11,7 @@ import pandas as pd
 
 from finetune.errors import RetrievalError
 from finetune.rag.beir import SHIPPED, BeirSet, load_beir, read_queries
+from finetune.rag.causes import check_writes
 from finetune.rag.chunks import Chunk
 from finetune.rag.documents import Columns
 from finetune.rag.evaluation import UseOfContext, UseSettings, measure_use
@@ -18,7 +19,7 @@ from finetune.rag.fusion import ChosenWeight, choose_weight, halves
 from finetune.rag.hits import Hit, Mode
 from finetune.rag.index import Index, IndexSettings, build_index, open_index
 from finetune.rag.irmeasures import KS, differences, first_of_each, means, retrieval_measures
-from finetune.rag.puzzles import load_puzzles
+from finetune.rag.puzzles import gold_of, load_puzzles, unit_of
 from finetune.rag.retrieve import retrieve
 from finetune.rag.threshold import Trial, tried, worth
 from probe import LoadedModel, bootstrap
@@ -28,6 +29,7 @@ Progress = Callable[[str, int, int], None]
 CORPUS, ELSEWHERE = "corpus.jsonl", "elsewhere.jsonl"
 MOST_REFUSED = 0.1  # of the answerable questions, where a threshold is chosen
 DEPTH = 50  # hits of a ranking that is measured
+_LEAST = 2  # questions of a kind, of which one half chooses a threshold and the other tries it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +51,10 @@ class Study:
     """What was measured on one set.
 
     retrieval: mode, half (chosen: the weight was chosen there; other; all), measure, estimate, low, high, queries.
-    against: hybrid minus the better single mode on the other half. thresholds: score, measure, estimate, low, high.
-    use is None without a model.
+    against: hybrid minus the better single mode on the other half. rankings: the ten best of each query and mode.
+    weight is None where nothing was chosen, and the hybrid then weighs both alike. thresholds: score, threshold,
+    measure, estimate, low, high, questions. use is None without a model. questions: put to the model, without one
+    searched for. unanswerable: questions that no passage is judged to answer.
     """
 
     retrieval: pd.DataFrame
@@ -66,7 +70,7 @@ class Study:
     made_from: Mapping[str, Any]  # encoder and words of the index that was searched
 
     def kept_trial(self) -> Trial:
-        """The trial to answer other questions by: on cosines where there are any, since BM25 depends on the corpus."""
+        """Give the trial to answer other questions by: on cosines where there are any; BM25 depends on the corpus."""
         return self.trials["dense" if "dense" in self.trials else "lexical"]
 
 
@@ -78,29 +82,33 @@ def study_passages(
     progress: Progress | None = None,
     device: str = "auto",
 ) -> Study:
-    """Search a set in BEIR's layout, and put its questions to a model with and without passages; deterministic."""
+    """Search a set in BEIR's layout, and put its questions to a model with and without passages; deterministic.
+
+    RetrievalError, before anything is indexed, for a set that cannot be used and a model that writes no answers.
+    """
     settings = settings or StudySettings()
-    given, elsewhere = load_beir(folder), _elsewhere(folder)
+    given, elsewhere, puzzles = load_beir(folder), _elsewhere(folder), []
+    if not (judged := [query for query in given.queries if gold_of(given, query) is not None]):
+        raise RetrievalError(f"{folder}: no passage is judged to answer a question; allowed are one or more such")
+    if loaded is not None:
+        check_writes(loaded)
+        puzzles = load_puzzles(given, loaded.tokenizer, folder=folder, seed=settings.seed)[: settings.limit]
     with TemporaryDirectory(prefix="cijing-index-") as made:
         _indexed(folder, Path(made) / "index", settings, progress=progress, device=device)
         with open_index(Path(made) / "index", device=device) as index:
-            searched = _searched(index, given)
-            retrieval, against, weight = _retrieval(index, given, searched, seed=settings.seed)
-            made_from = index.manifest.made_from
+            searched, weight = _searched(index, given, judged)
             trials = _trials(index, given, elsewhere, searched, seed=settings.seed)
-            hits = searched["hybrid" if index.has_dense else "lexical"]
-            if weight is not None:
-                hits = _search(index, given, "hybrid", weight=weight.weight)
-    use, count = None, 0
+            made_from = index.manifest.made_from
+    retrieval, against = _retrieval(given, searched, judged, seed=settings.seed)
+    use = None
     if loaded is not None:
-        puzzles = load_puzzles(given, loaded.tokenizer, folder=folder, seed=settings.seed)[: settings.limit]
-        count = len(puzzles)
+        hits = searched["hybrid" if "hybrid" in searched else "lexical"]
         found = {one.id: [_whole(hit.chunk) for hit in hits[one.id][: settings.k]] for one in puzzles}
         use = measure_use(loaded, puzzles, retrieved=found, settings=settings.use, progress=progress)
     return Study(
         retrieval=retrieval, against=against, rankings=_ranking_table(searched), weight=weight, trials=trials,
-        thresholds=_threshold_table(trials), use=use, questions=count, passages=len(given.corpus),
-        unanswerable=len(given.unjudged), made_from=made_from,
+        thresholds=_threshold_table(trials), use=use, questions=len(given.queries if loaded is None else puzzles),
+        passages=len(given.corpus), unanswerable=len(given.queries) - len(judged), made_from=made_from,
     )  # fmt: skip
 
 
@@ -126,12 +134,18 @@ def _elsewhere(folder: Path) -> list[str]:
     return [text for _, text in read_queries(file).items()]
 
 
-def _searched(index: Index, given: BeirSet) -> dict[Mode, dict[str, list[Hit]]]:
-    modes: tuple[Mode, ...] = ("lexical", "dense", "hybrid") if index.has_dense else ("lexical",)
-    return {mode: _search(index, given, mode, weight=0.5) for mode in modes}
+def _searched(index: Index, given: BeirSet, judged: Sequence[str]) -> tuple[Searches, ChosenWeight | None]:
+    """The hits of every query in each mode; the hybrid's weight is chosen on one half, where both halves have one."""
+    found: dict[Mode, dict[str, list[Hit]]] = {"lexical": _search(index, given, "lexical")}
+    if not index.has_dense:
+        return found, None
+    chosen, other = halves(judged)
+    weight = _chosen(index, given, chosen) if chosen and other else None
+    hybrid = _search(index, given, "hybrid", weight=0.5 if weight is None else weight.weight)
+    return {**found, "dense": _search(index, given, "dense"), "hybrid": hybrid}, weight
 
 
-def _search(index: Index, given: BeirSet, mode: Mode, *, weight: float) -> dict[str, list[Hit]]:
+def _search(index: Index, given: BeirSet, mode: Mode, *, weight: float = 0.5) -> dict[str, list[Hit]]:
     found = retrieve(index, list(given.queries.values()), k=DEPTH, mode=mode, weight=weight)
     return dict(zip(given.queries, found, strict=True))
 
@@ -151,33 +165,24 @@ def _documents(hits: Sequence[Hit]) -> list[str]:
 
 
 def _retrieval(
-    index: Index, given: BeirSet, searched: Searches, *, seed: int
-) -> tuple[pd.DataFrame, pd.DataFrame, ChosenWeight | None]:
-    """Measures by mode and half; a weight of the hybrid chosen on one half and measured on the other."""
-    judged = {query: grades for query, grades in given.qrels.items() if max(grades.values()) > 0}
+    given: BeirSet, searched: Searches, judged: Sequence[str], *, seed: int
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Measures by mode and half, and the hybrid's against the better single mode's."""
     chosen, other = halves(judged)
-    parts = {"all": list(judged), "chosen": chosen, "other": other}
-    weight = None
-    rankings = {mode: {query: _documents(hits) for query, hits in found.items()} for mode, found in searched.items()}
-    if "dense" in searched and chosen and other:
-        weight = _chosen(index, given, searched, chosen)
-        weighed = _search(index, given, "hybrid", weight=weight.weight)
-        rankings["hybrid"] = {query: _documents(hits) for query, hits in weighed.items()}
     tables: list[pd.DataFrame] = []
     measured: dict[tuple[str, str], pd.DataFrame] = {}
-    for mode, ranking in rankings.items():
-        for part, queries in parts.items():
+    for mode, found in searched.items():
+        for part, queries in (("all", judged), ("chosen", chosen), ("other", other)):
             if not queries:
                 continue
-            frame = retrieval_measures(
-                {query: ranking[query] for query in queries}, {query: judged[query] for query in queries}, KS
-            )
+            ranked = {query: _documents(found[query]) for query in queries}
+            frame = retrieval_measures(ranked, {query: given.qrels[query] for query in queries}, KS)
             measured[mode, part] = frame
             tables.append(means(frame, units=_units(given, queries), seed=seed).assign(mode=mode, half=part))
-    return pd.concat(tables, ignore_index=True), _against(measured, given, other, seed=seed), weight
+    return pd.concat(tables, ignore_index=True), _against(measured, given, other, seed=seed)
 
 
-def _chosen(index: Index, given: BeirSet, searched: Searches, queries: Sequence[str]) -> ChosenWeight:
+def _chosen(index: Index, given: BeirSet, queries: Sequence[str]) -> ChosenWeight:
     texts = [given.queries[query] for query in queries]
     places: dict[str, list[int]] = {}
     for place, chunk in enumerate(index.chunks):
@@ -204,11 +209,7 @@ def _against(
 
 def _units(given: BeirSet, queries: Sequence[str]) -> dict[str, str]:
     """What is drawn anew: queries on the same document are not independent."""
-    found = {}
-    for query in queries:
-        gold = max(given.qrels[query], key=lambda name: given.qrels[query][name])
-        found[query] = str(given.documents[gold].get("doc", gold))
-    return found
+    return {query: unit_of(given, query) for query in queries}
 
 
 def _trials(
@@ -219,18 +220,21 @@ def _trials(
     Chosen on questions about something else where the set has any, whose searches tell them apart; what it then does to
     unanswerable questions on the set's own subjects is told beside it, for nothing is chosen on those.
     """
-    without = given.unjudged
-    if min(len(elsewhere) or len(without), len(given.qrels)) < 2:
+    right = [query for query in given.queries if gold_of(given, query) is not None]
+    without = [query for query in given.queries if gold_of(given, query) is None]
+    apart = len(elsewhere) >= _LEAST
+    if min(len(right), len(elsewhere if apart else without)) < _LEAST:
         return {}
     found: dict[str, Trial] = {}
     for mode in searched:
         if mode == "hybrid":
             continue  # a sum of ranks says little of how well the best one fits
-        answerable = [worth(searched[mode][query], field=mode) for query in given.queries if query in given.qrels]
+        answerable = [worth(searched[mode][query], field=mode) for query in right]
         on_subject = [worth(searched[mode][query], field=mode) for query in without]
-        far = [worth(hits, field=mode) for hits in retrieve(index, elsewhere, k=1, mode=mode)] if elsewhere else []
-        trial = tried(answerable, far or on_subject, field=mode, most_refused=MOST_REFUSED, seed=seed)
-        found[mode] = _with_on_subject(trial, answerable, on_subject, seed=seed) if far and on_subject else trial
+        far = [worth(hits, field=mode) for hits in retrieve(index, elsewhere, k=1, mode=mode)] if apart else on_subject
+        found[mode] = tried(answerable, far, field=mode, most_refused=MOST_REFUSED, seed=seed)
+        if apart and len(on_subject) >= _LEAST:
+            found[mode] = _with_on_subject(found[mode], answerable, on_subject, seed=seed)
     return found
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, FiniteFloat, ValidationError
 
 from finetune.errors import RetrievalError
 from finetune.rag.beir import SHIPPED
@@ -17,7 +17,7 @@ SHIPPED_FILE = SHIPPED / "threshold.json"
 class _Saved(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    score: float
+    score: FiniteFloat
     field: Field
     measure: Measure
     false_refusals: float
@@ -48,7 +48,7 @@ def load_threshold(file: Path, made_from: Mapping[str, Any]) -> Threshold:
         raise RetrievalError(f"{file}: cannot be read; allowed is a threshold.json of `finetune passages`") from error
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
+        where = ".".join(map(str, first["loc"])) or "its JSON"
         raise RetrievalError(
             f"{file}: {where}: {first['msg']}; allowed is a threshold.json of `finetune passages`"
         ) from error
