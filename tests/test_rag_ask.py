@@ -11,7 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from finetune.errors import RetrievalError
 from finetune.rag.answers import exact_match
-from finetune.rag.ask import SAYS_NOTHING, Writing, answer_from, ask
+from finetune.rag.ask import SAYS_NOTHING, Writing, _said_nothing, answer_from, ask
 from finetune.rag.causes import answer_ids, answer_log_probability
 from finetune.rag.chunks import Chunk
 from finetune.rag.forms import WORDINGS
@@ -270,3 +270,29 @@ def test_what_the_budget_leaves_out_is_no_source(llama) -> None:
     found = answer_from(llama, QUESTION, [long, *HITS], writing=SHORT, shares=False)
     assert [one.passage.id for one in found.sources] == ["c0", "c1", "c2"]
     assert [one.chunk.id for one in found.injection.left_out] == ["c9"]
+
+
+def test_a_mark_that_the_model_copied_is_no_answer():
+    assert _said_nothing("<<<0badcafe", "0badcafe") == "the model wrote nothing"
+    assert _said_nothing("0badcafe>>>", "0badcafe") == "the model wrote nothing"
+    assert _said_nothing("草酰乙酸 0badcafe>>>", "0badcafe") is None
+    assert _said_nothing("苹果", "") is None and _said_nothing("", "") == "the model wrote nothing"
+
+
+def test_a_threshold_sees_the_best_of_its_field_although_the_first_hits_of_both_lack_it(llama) -> None:
+    words = SearchWords()
+
+    class WithVectors(Words):
+        has_dense = True
+
+        def dense_search(self, queries: Sequence[str], k: int) -> list[list[Ranked]]:
+            return [[Ranked(4, 0.95), Ranked(3, 0.5)] for _ in queries]
+
+    lexical = LexicalIndex.build([one.text for one in CHUNKS], words)
+    index = WithVectors(chunks=CHUNKS, lexical=lexical)
+    at = Threshold(score=0.9, false_refusals=0.0, false_answers=0.0, field="dense")
+    found = ask(llama, index, "牛顿砸中", k=1, weight=0.3, threshold=at, instruction="", max_new_tokens=2, shares=False)
+    assert found.refused is None and [one.chunk.id for one in found.hits] == ["c0"]
+    above = Threshold(score=0.96, false_refusals=0.0, false_answers=0.0, field="dense")
+    refused = ask(llama, index, "牛顿砸中", k=1, weight=0.3, threshold=above)
+    assert refused.refused == "below the threshold" and len(refused.hits) == 1
