@@ -283,13 +283,11 @@ def test_a_threshold_sees_the_best_of_its_field_although_the_first_hits_of_both_
     words = SearchWords()
 
     class WithVectors(Words):
-        has_dense = True
-
         def dense_search(self, queries: Sequence[str], k: int) -> list[list[Ranked]]:
             return [[Ranked(4, 0.95), Ranked(3, 0.5)] for _ in queries]
 
     lexical = LexicalIndex.build([one.text for one in CHUNKS], words)
-    index = WithVectors(chunks=CHUNKS, lexical=lexical)
+    index = WithVectors(chunks=CHUNKS, lexical=lexical, has_dense=True)
     at = Threshold(score=0.9, false_refusals=0.0, false_answers=0.0, field="dense")
     found = ask(llama, index, "牛顿砸中", k=1, weight=0.3, threshold=at, instruction="", max_new_tokens=2, shares=False)
     assert found.refused is None and [one.chunk.id for one in found.hits] == ["c0"]
