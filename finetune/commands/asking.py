@@ -247,8 +247,8 @@ def passages(
         order=order, language=language, delimiters=not no_delimiters, seed=seed, max_new_tokens=max_new_tokens
     )
     settings = StudySettings(
-        encoder=None if encoder == NONE else encoder, tokenizer=ENCODER if model == NONE else model, terms=terms, k=k,
-        limit=limit,
+        encoder=None if encoder == NONE else encoder, terms=terms, k=k, limit=limit,
+        tokenizer=next((name for name in (model, encoder) if name != NONE), ENCODER),
         use=UseSettings(writing=writing, answers=not no_answers, seed=seed), seed=seed,
     )  # fmt: skip
     asked = model if model != NONE else "BM25" if encoder == NONE else encoder  # whose numbers the page has
