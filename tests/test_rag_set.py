@@ -251,3 +251,20 @@ def test_terms_are_words_that_the_set_uses(passages, queries, terms):
     everything = "\n".join([*texts, *(row["text"] + "\n" + row["wrong"] for row in queries.values())])
     assert len(terms) >= 120 and len(set(terms)) == len(terms)
     assert not [term for term in terms if not 2 <= len(term) <= 12 or re.search(r"\s", term) or term not in everything]
+
+
+def test_questions_about_something_else_are_none_of_the_sets_subjects(passages, answerable):
+    elsewhere = rows("elsewhere.jsonl")
+    assert len({row["_id"] for row in elsewhere}) == len({row["text"] for row in elsewhere}) == len(elsewhere) == 40
+    names = ("苹果", "芯片", "果树", "循环", "Mac", "iPhone")
+    assert not [row["text"] for row in elsewhere if any(name in row["text"] for name in names)]
+    texts = [row["title"] + row["text"] for row in passages.values()]
+    copied = [
+        row["text"]
+        for row in elsewhere
+        for start in range(len(row["text"]) - 5)
+        if any(row["text"][start : start + 6] in text for text in texts)
+    ]
+    assert copied == []
+    lengths = [[len(row["text"]) for row in kind] for kind in ([query for query, _ in answerable], elsewhere)]
+    assert 0.35 < auroc(*lengths) < 0.65
