@@ -121,6 +121,19 @@ _TEXTS: dict[str, tuple[str, str]] = {  # key -> (zh, en)
     ),
 }
 
+_HEADINGS = {  # of tables in Chinese; a name that is not here stands as it is
+    "mode": "方式", "half": "半", "measure": "指标", "estimate": "估计", "low": "下限", "high": "上限", "queries": "问题数",
+    "questions": "问题数", "arm": "哪一个", "better": "较好的", "score": "分数", "threshold": "阈值", "condition": "条件",
+    "against": "对照", "units": "单位数", "place": "位置", "gold": "能回答", "used": "用上了", "passages": "资料数",
+    "question": "问题", "asked": "问题", "right_answer": "正确答案", "none": "没有资料", "wrong": "别的资料",
+    "contradicting": "相反的资料", "retrieved": "检索到的",
+}  # fmt: skip
+
+
+def heading(name: str, language: Language) -> str:
+    """Give the heading of a table's column."""
+    return _HEADINGS.get(name, name) if language == "zh" else name
+
 
 def message(key: str, language: Language, **values: object) -> str:
     """Give one text, its placeholders filled."""

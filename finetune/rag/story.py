@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from finetune.rag.evaluation import UseOfContext
-from finetune.rag.messages import Language, message
+from finetune.rag.messages import Language, heading, message
 from finetune.rag.study import MOST_REFUSED, Study, StudySettings
 from finetune.rag.thresholds import threshold_text
 from probe import Picture, RunFolder, Section, Table, bootstrap, head_map, layer_curve, png_bytes, render_report
@@ -72,7 +72,7 @@ def _verdict(use: UseOfContext, language: Language) -> Section:
         key="verdict",
         title=message("verdict.title", language),
         text=(message("verdict.text", language), *verdicts(use, language)),
-        tables=(_table(shown, message("verdict.caption", language), source="tables/results.csv"),),
+        tables=(_table(shown, message("verdict.caption", language), source="tables/results.csv", language=language),),
     )
 
 
@@ -98,12 +98,19 @@ def _sentence(row: Mapping[Hashable, Any], language: Language) -> str:
 def _retrieval(study: Study, language: Language) -> Section:
     shown = study.retrieval[study.retrieval["measure"].isin(_SHOWN)]
     columns = ["mode", "half", "measure", "estimate", "low", "high", "queries"]
-    tables = [_table(shown[columns], message("retrieval.caption", language), source="tables/retrieval.csv")]
+    tables = [
+        _table(shown[columns], message("retrieval.caption", language), source="tables/retrieval.csv", language=language)
+    ]
     if len(study.against):
         against = study.against[study.against["measure"].isin(_SHOWN)]
         names = ["measure", "arm", "estimate", "low", "high", "queries", "better"]
         tables.append(
-            _table(against[names], message("retrieval.against", language), source="tables/retrieval_against.csv")
+            _table(
+                against[names],
+                message("retrieval.against", language),
+                source="tables/retrieval_against.csv",
+                language=language,
+            )
         )
     if study.weight is not None:
         text = message("retrieval.text", language, weight=f"{study.weight.weight:.2f}")
@@ -119,7 +126,14 @@ def _thresholds(study: Study, language: Language) -> Section:
         key="threshold",
         title=message("threshold.title", language),
         text=(message("threshold.text", language, unanswerable=study.unanswerable, most=f"{MOST_REFUSED:.0%}"),),
-        tables=(_table(study.thresholds, message("threshold.caption", language), source="tables/thresholds.csv"),),
+        tables=(
+            _table(
+                study.thresholds,
+                message("threshold.caption", language),
+                source="tables/thresholds.csv",
+                language=language,
+            ),
+        ),
     )
 
 
@@ -129,7 +143,7 @@ def _conditions(use: UseOfContext, settings: StudySettings, language: Language) 
         key="use",
         title=message("use.title", language),
         text=(message("use.text", language, k=settings.k),),
-        tables=(_table(shown, message("use.caption", language), source="tables/results.csv"),),
+        tables=(_table(shown, message("use.caption", language), source="tables/results.csv", language=language),),
     )
 
 
@@ -159,7 +173,8 @@ def _places(use: UseOfContext, settings: StudySettings, language: Language) -> I
     )  # fmt: skip
     yield Section(
         key="places", title=message("places.title", language), text=(message("places.text", language),),
-        tables=(_table(found, message("places.figure", language), source="tables/by_place.csv"),), figures=(picture,),
+        tables=(_table(found, message("places.figure", language), source="tables/by_place.csv", language=language),),
+        figures=(picture,),
     )  # fmt: skip
 
 
@@ -168,8 +183,8 @@ def _left_out(use: UseOfContext, settings: StudySettings, language: Language) ->
         return
     by = {column: effects_by(use, column, seed=settings.seed) for column in ("gold", "used")}
     tables = (
-        _table(by["gold"], message("left_out.caption", language), source="tables/left_out.csv"),
-        _table(by["used"], message("left_out.used", language), source="tables/left_out.csv"),
+        _table(by["gold"], message("left_out.caption", language), source="tables/left_out.csv", language=language),
+        _table(by["used"], message("left_out.used", language), source="tables/left_out.csv", language=language),
     )
     text = message("left_out.text", language, least=f"{settings.use.least:g}")
     yield Section(key="left-out", title=message("left_out.title", language), text=(text,), tables=tables)
@@ -216,13 +231,17 @@ def _examples(use: UseOfContext, language: Language) -> Iterator[Section]:
         key="examples",
         title=message("examples.title", language),
         text=(message("examples.text", language, count=len(shown)),),
-        tables=(_table(shown, message("examples.caption", language), source="tables/conditions.csv"),),
+        tables=(
+            _table(shown, message("examples.caption", language), source="tables/conditions.csv", language=language),
+        ),
     )
 
 
-def _table(frame: pd.DataFrame, caption: str, *, source: str) -> Table:
+def _table(frame: pd.DataFrame, caption: str, *, source: str, language: Language) -> Table:
     rows = tuple(tuple(_cell(value) for value in row) for row in frame.itertuples(index=False))
-    return Table(caption=caption, columns=tuple(map(str, frame.columns)), rows=rows, source=source)
+    return Table(
+        caption=caption, columns=tuple(heading(str(name), language) for name in frame.columns), rows=rows, source=source
+    )
 
 
 def _cell(value: object) -> str | float | int | None:
