@@ -218,7 +218,7 @@ def passages(
     ] = DECODER,
     encoder: Annotated[str, typer.Option(metavar="MODEL", help="Whose vectors; none for words alone.")] = ENCODER,
     terms: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Words of the domain that are not to be cut apart.")
+        Path | None, typer.Option(metavar="FILE", help="A dictionary: words of the domain, not to be cut apart.")
     ] = None,
     out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Run folder.")] = Path("runs/passages"),
     k: HowMany = 3,

@@ -50,7 +50,7 @@ def index(
         int, typer.Option(min=0, max=100, help="Sentences of the chunk before that a chunk repeats.")
     ] = 0,
     terms: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Words of the domain that are not to be cut apart.")
+        Path | None, typer.Option(metavar="FILE", help="A dictionary: words of the domain, not to be cut apart.")
     ] = None,
     store: Annotated[Literal["lancedb", "qdrant"], typer.Option(help="Where vectors lie.")] = "lancedb",
     store_url: Annotated[str | None, typer.Option(metavar="URL", help="A Qdrant server, in place of a folder.")] = None,

@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from finetune.dictionary import read_dictionary
 from finetune.errors import RetrievalError
 from finetune.rag import generations, tables
 from finetune.rag.chunks import SMALLEST
@@ -43,7 +44,7 @@ class IndexSettings:
     tokenizer: str = "builtin:gemma3-270m"  # of the model that will read the chunks: their size is in its tokens
     size: int = 256
     overlap: int = 0  # sentences
-    terms: Path | None = None  # a file of words that stay whole, one a line
+    terms: Path | None = None  # a dictionary of words that stay whole, as a pairs file takes it
     store: StoreKind = "lancedb"
     store_url: str | None = None  # a Qdrant server's, http://host:6333; else the vectors are in the index's folder
     duplicates: Literal["drop", "keep"] = "drop"  # chunks of the same letters; the first stays
@@ -165,7 +166,8 @@ def _refuse_folder_within(sources: Sequence[str | os.PathLike[str]], folder: Pat
 
 def _loaded(settings: IndexSettings, device: str) -> _Parts:
     """Load what an index is made with: it is missing before anything is read, or not at all."""
-    terms = _read_terms(settings.terms) if settings.terms is not None else []
+    # The same file that a pairs file takes as its dictionary.
+    terms = [entry.word for entry in read_dictionary(settings.terms)] if settings.terms is not None else []
     encoder = None
     if settings.encoder is not None:
         encoder = dense_encoder(
@@ -174,18 +176,6 @@ def _loaded(settings: IndexSettings, device: str) -> _Parts:
         )  # fmt: skip
     outline = model_outline(settings.tokenizer)
     return _Parts(settings=settings, words=SearchWords(terms), terms=terms, outline=outline, encoder=encoder)
-
-
-def _read_terms(path: Path) -> list[str]:
-    """The words of a file, one a line; empty lines and those from # on are none."""
-    try:
-        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "is no UTF-8"
-        raise RetrievalError(
-            f"{path}: terms cannot be read ({reason}); allowed is a text with one word a line"
-        ) from error
-    return [word for line in lines if (word := line.strip()) and not word.startswith("#")]
 
 
 @contextmanager
