@@ -226,6 +226,8 @@ def passages(
     order: Order = "best-first",
     language: Language = "zh",
     no_delimiters: Annotated[bool, typer.Option("--no-delimiters", help="No marks around passages.")] = False,
+    no_places: Annotated[bool, typer.Option("--no-places", help="Without the gold passage at other places.")] = False,
+    no_effects: Annotated[bool, typer.Option("--no-effects", help="No passage dropped, swapped or hidden.")] = False,
     no_answers: Annotated[
         bool, typer.Option("--no-answers", help="Log-probabilities alone; nothing is written.")
     ] = False,
@@ -249,7 +251,8 @@ def passages(
     settings = StudySettings(
         encoder=None if encoder == NONE else encoder, terms=terms, k=k, limit=limit,
         tokenizer=next((name for name in (model, encoder) if name != NONE), ENCODER),
-        use=UseSettings(writing=writing, answers=not no_answers, seed=seed), seed=seed,
+        use=UseSettings(writing=writing, answers=not no_answers, places=None if no_places else 5,
+            left_out=not no_effects, seed=seed), seed=seed,
     )  # fmt: skip
     asked = model if model != NONE else "BM25" if encoder == NONE else encoder  # whose numbers the page has
     with open_run(out, force=force) as run:
