@@ -1,6 +1,5 @@
 """Passages: index, search."""
 
-import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from finetune.commands.configuring import Device
+from finetune.commands.printing import json_line
 from probe import say
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def search(
         return
     if as_json:
         for hit in hits:
-            print(json.dumps(asdict(hit), ensure_ascii=False))
+            print(json_line(asdict(hit)))
         return
     columns = ("rank", "score", "BM25", "cosine", "where", "passage")
     open_console(sys.stdout).print(text_table(columns, [_row(hit) for hit in hits]))
