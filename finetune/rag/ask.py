@@ -17,7 +17,7 @@ from finetune.rag.hits import Hit, Mode
 from finetune.rag.inject import Injection, Order, inject
 from finetune.rag.rerank import Reranker
 from finetune.rag.retrieve import POOL, Searched, retrieve
-from finetune.rag.threshold import Threshold, says_nothing
+from finetune.rag.threshold import Threshold, says_nothing, worth
 from finetune.spelling import Speller
 from probe import LoadedModel, PartShares, part_shares
 
@@ -68,6 +68,7 @@ class Reply:
     generation: Generation | None = None
     shares: PartShares | None = None
     effects: PassageEffects | None = None
+    worth: float | None = None  # what the search was worth, where a threshold refused it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +123,7 @@ def ask(
     # Of the whole pool: the best of one field, which a threshold is on, need not be among the first k of both.
     pool = retrieve(index, [question], k=max(k, POOL), mode=mode, weight=weight, reranker=reranker)[0]
     if says_nothing(pool, threshold):
-        return _refusal(question, pool[:k], language)
+        return _refusal(question, pool, language, threshold, k=k)
     return answer_from(
         loaded, question, pool[:k], writing=writing, shares=shares, progress=progress,
         effects_on=index.chunks if effects else None, right=right,
@@ -145,7 +146,7 @@ def answer_from(
     check_writes(loaded)
     writing = writing or Writing()
     if says_nothing(hits, threshold):
-        return _refusal(question, hits, writing.language)
+        return _refusal(question, hits, writing.language, threshold)
     injection = put_before(loaded, question, hits, writing)
     generation = generate(
         loaded, injection, max_new_tokens=writing.max_new_tokens, lines=injection.prompt.form == "chat",
@@ -178,10 +179,16 @@ def answer_from(
     )
 
 
-def _refusal(question: str, hits: Sequence[Hit], language: Language) -> Reply:
-    """What is said in place of an answer where a search found nothing, or too little."""
+def _refusal(
+    question: str, hits: Sequence[Hit], language: Language, threshold: Threshold | None, *, k: int | None = None
+) -> Reply:
+    """What is said in place of an answer where a search found nothing, or too little; k: as many hits are kept."""
     refused: Refusal = "below the threshold" if hits else "nothing found"
-    return Reply(question=question, answer=SAYS_NOTHING[language], refused=refused, hits=tuple(hits))
+    found = None if threshold is None else worth(hits, field=threshold.field, measure=threshold.measure)
+    return Reply(
+        question=question, answer=SAYS_NOTHING[language], refused=refused, hits=tuple(hits[:k]),
+        worth=found if hits else None,
+    )  # fmt: skip
 
 
 def _said_nothing(text: str, marker: str) -> Refusal | None:
