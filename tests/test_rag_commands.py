@@ -68,6 +68,19 @@ def test_a_set_is_indexed_and_an_index_brought_up_to_date(place, typed):
     assert "documents 8, chunks 8: all as before, nothing to do" in err
 
 
+def test_an_update_that_removes_documents_says_so(place, typed, tmp_path):
+    for name in "abc":
+        (tmp_path / f"{name}.txt").write_text(f"苹果{name}", "utf-8")
+    given = ["--index", tmp_path / "index", "--encoder", "none", "--tokenizer", place / "llama"]
+    files = [tmp_path / f"{name}.txt" for name in "abc"]
+    for sources, removed in ((files, None), (files[:1], "2 documents that are"), (files[1:], "1 document that is")):
+        _, err = typed("index", *sources, *given)
+        assert ("removed: " in err) == (removed is not None)
+        if removed:
+            said = f"removed: {removed} not among the sources any more (DOCS are the whole collection)"
+            assert said in " ".join(err.split())
+
+
 def test_a_search_tells_rank_scores_and_place(place, typed):
     out, _ = typed("search", QUESTION, "--index", place / "words", "--k", 2)
     assert "corpus.jsonl#acid-1 [0–" in out
