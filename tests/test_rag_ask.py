@@ -11,7 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from finetune.errors import RetrievalError
 from finetune.rag.answers import exact_match
-from finetune.rag.ask import SAYS_NOTHING, Writing, _said_nothing, answer_from, ask
+from finetune.rag.ask import SAYS_NOTHING, Writing, _said_nothing, answer_from, ask, put_before
 from finetune.rag.causes import answer_ids, answer_log_probability
 from finetune.rag.chunks import Chunk
 from finetune.rag.forms import WORDINGS
@@ -84,6 +84,24 @@ def llama():
 @pytest.fixture(scope="module")
 def reply(llama):
     return answer_from(llama, QUESTION, HITS, writing=SHORT, effects_on=CHUNKS, right="苹果酸")
+
+
+class Parrot(Scripted):
+    """Writes its script; once it was kept from a token of it, it writes the other one."""
+
+    other: tuple[int, ...] = ()
+
+    def forward(self, input_ids: Any = None, **more: Any) -> Any:
+        cache = next((more[name] for name in ("cache", "past_key_values") if more.get(name) is not None), None)
+        before = 0 if cache is None else cache.get_seq_length()
+        self.start = input_ids.shape[1] if before == 0 else self.start
+        place = before + input_ids.shape[1] - self.start
+        if place and place <= len(self.script) and int(input_ids[0, -1]) != self.script[place - 1]:
+            self.script = self.other
+        found = super().forward(input_ids=input_ids, **more)
+        if place < len(self.other):
+            found.logits[:, -1, self.other[place]] += 0.5
+        return found
 
 
 def scripted(text: str, *, template: str | None = None, then_end: bool = False) -> Any:
@@ -210,7 +228,7 @@ def test_a_model_that_says_that_the_passages_do_not_say_is_heard() -> None:
 
 def test_a_model_that_writes_nothing_is_told_and_has_no_shares() -> None:
     found = answer_from(scripted("", then_end=True), QUESTION, HITS, writing=SHORT, effects_on=CHUNKS)
-    assert (found.answer, found.refused) == ("", "the model wrote nothing")
+    assert (found.answer, found.refused) == ("", "the model wrote no answer")
     assert found.effects is None
     assert [one.share for one in found.sources] == [None] * 3
 
@@ -273,10 +291,48 @@ def test_what_the_budget_leaves_out_is_no_source(llama) -> None:
 
 
 def test_a_mark_that_the_model_copied_is_no_answer():
-    assert _said_nothing("<<<0badcafe", "0badcafe") == "the model wrote nothing"
-    assert _said_nothing("0badcafe>>>", "0badcafe") == "the model wrote nothing"
+    assert _said_nothing("<<<0badcafe", "0badcafe") == "the model wrote no answer"
+    assert _said_nothing("0badcafe>>>", "0badcafe") == "the model wrote no answer"
     assert _said_nothing("草酰乙酸 0badcafe>>>", "0badcafe") is None
-    assert _said_nothing("苹果", "") is None and _said_nothing("", "") == "the model wrote nothing"
+    assert _said_nothing("苹果", "") is None and _said_nothing("", "") == "the model wrote no answer"
+
+
+def parrot(copy: str, other: str, writing: Writing) -> Any:
+    """A model that writes a copy of the prompt; {mark} in it is the prompt's mark."""
+    loaded = scripted("")
+    mark = put_before(loaded, QUESTION, HITS, writing).marker
+    loaded.model.__class__ = Parrot
+    for name, text in (("script", copy.replace("{mark}", mark)), ("other", other)):
+        ids = loaded.tokenizer(text, add_special_tokens=False)["input_ids"] if text else []
+        setattr(loaded.model, name, (*ids, loaded.tokenizer.eos_token_id))
+    return loaded, mark
+
+
+@pytest.mark.parametrize("copy", ["{mark}>>>", "<<<{mark}", "\n{mark}>>>", " {mark}", "[1] 苹果", "\n\n[2] 苹果"])
+def test_an_answer_does_not_begin_with_a_copy_of_the_mark_or_of_the_line_over_a_passage(copy) -> None:
+    writing = Writing(instruction="", max_new_tokens=40)
+    lead = copy[: len(copy) - len(copy.lstrip())]
+    loaded, mark = parrot(copy, lead + "苹果酸", writing)
+    found = answer_from(loaded, QUESTION, HITS, writing=writing)
+    assert (found.answer, found.refused, found.injection.marker) == ("苹果酸", None, mark)
+    assert loaded.tokenizer.decode(found.generation.spoken).strip() == "苹果酸"
+
+
+def test_where_only_a_copy_is_written_the_answer_is_empty() -> None:
+    writing = Writing(instruction="", max_new_tokens=40)
+    loaded, mark = parrot("{mark}>>>", ">", writing)
+    assert answer_from(loaded, QUESTION, HITS, writing=writing).answer == ""
+    loaded, mark = parrot("{mark}>>>", f">{mark}", writing)
+    found = answer_from(loaded, QUESTION, HITS, writing=writing)
+    assert (found.answer, found.refused) == ("", "the model wrote no answer")
+    assert (found.generation.text, found.generation.spoken, found.shares) == ("", (), None)
+
+
+def test_an_answer_may_begin_as_the_mark_does() -> None:
+    writing = Writing(instruction="", max_new_tokens=40)
+    mark = put_before(scripted(""), QUESTION, HITS, writing).marker
+    found = answer_from(scripted(mark[:1], then_end=True), QUESTION, HITS, writing=writing)
+    assert found.answer == mark[:1]
 
 
 def test_a_threshold_sees_the_best_of_its_field_although_the_first_hits_of_both_lack_it(llama) -> None:

@@ -9,8 +9,9 @@ from finetune.__main__ import run
 from finetune.rag.index import open_index
 from finetune.rag.thresholds import load_threshold
 from probe import load_prompts
+from probe.models import UNTRAINED
 from tests.passage_set import PASSAGES, QUESTIONS, write_set
-from tests.tiny import tiny_bert, tiny_llama
+from tests.tiny import FAMILIES, tiny_bert, tiny_llama
 
 QUESTION = QUESTIONS[1][1]
 
@@ -67,6 +68,19 @@ def test_a_set_is_indexed_and_an_index_brought_up_to_date(place, typed):
     assert "documents 8, chunks 8: all as before, nothing to do" in err
 
 
+def test_an_update_that_removes_documents_says_so(place, typed, tmp_path):
+    for name in "abc":
+        (tmp_path / f"{name}.txt").write_text(f"苹果{name}", "utf-8")
+    given = ["--index", tmp_path / "index", "--encoder", "none", "--tokenizer", place / "llama"]
+    files = [tmp_path / f"{name}.txt" for name in "abc"]
+    for sources, removed in ((files, None), (files[:1], "2 documents that are"), (files[1:], "1 document that is")):
+        _, err = typed("index", *sources, *given)
+        assert ("removed: " in err) == (removed is not None)
+        if removed:
+            said = f"removed: {removed} not among the sources any more (DOCS are the whole collection)"
+            assert said in " ".join(err.split())
+
+
 def test_a_search_tells_rank_scores_and_place(place, typed):
     out, _ = typed("search", QUESTION, "--index", place / "words", "--k", 2)
     assert "corpus.jsonl#acid-1 [0–" in out
@@ -111,6 +125,48 @@ def test_a_question_that_finds_nothing_is_refused(asked):
     assert out.strip() == "资料没有说明" and "refused: nothing found" in err
     out, _ = asked("--language", "en", question="qqq")
     assert out.strip() == "The passages do not say"
+
+
+def test_effects_are_told_with_the_answer_that_they_are_of(asked):
+    _, err = asked("--effects", "--right", "草酰乙酸")
+    given = "effects: nats that the log-probability of “草酰乙酸” loses (the right answer, as given)"
+    assert given in " ".join(err.split())
+    _, err = asked("--effects", "--json")
+    assert re.search(r"of “.+” loses \(the model's own answer; --right gives another\)", " ".join(err.split()))
+    assert "effects:" not in asked()[1]
+
+
+def test_a_refusal_tells_the_best_score_the_threshold_and_what_was_found(place, typed, asked):
+    hit, _ = typed("search", QUESTION, "--index", place / "words", "--k", 1, "--json")
+    best = json.loads(hit)["score"]
+    out, err = asked("--threshold", "1000.5")
+    assert f"refused: below the threshold: the best BM25 is {best:.4g}, the threshold 1000" in err
+    lines = out.splitlines()
+    assert lines[0] == "资料没有说明" and lines[1].split() == ["rank", "where", "score", "passage"]
+    assert "corpus.jsonl#acid-1 [0–" in lines[2] and f"{best:.4g}" in lines[2] and "苹果酸脱氢酶催化" in lines[2]
+    assert len(lines) > 2 and "passage" not in asked(question="qqq")[0]
+    _, err = asked("--threshold", "1.5", "--mode", "dense", index="vectors")
+    assert re.search(r"the best cosine is -?[01]", err)
+
+
+def test_where_the_model_writes_no_answer_it_is_said(capsys):
+    from finetune.commands.asking import _print_reply
+    from finetune.rag.ask import Reply
+
+    none = Reply(question=QUESTION, answer="", refused="the model wrote no answer", hits=())
+    for language, words in (("zh", "没有回答"), ("en", "No answer")):
+        _print_reply(none, language=language, threshold=None)
+        said = capsys.readouterr()
+        assert said.out == f"{words}\n" and "refused: the model wrote no answer" in said.err
+
+
+def test_what_was_noted_of_the_model_is_said(place, typed, tmp_path):
+    model, tokenizer = FAMILIES["llama"](head=False, max_position_embeddings=4096)
+    model.save_pretrained(tmp_path / "headless")
+    tokenizer.save_pretrained(tmp_path / "headless")
+    given = ["ask", QUESTION, "--index", place / "words", "--max-new-tokens", 1]
+    _, err = typed(*given, "--model", tmp_path / "headless")
+    assert "note: " + UNTRAINED[:20] in err
 
 
 @pytest.mark.parametrize("number", ["nan", "inf", "-inf"])

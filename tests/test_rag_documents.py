@@ -205,8 +205,12 @@ def test_a_link_that_is_itself_the_source_is_followed(tmp_path):
     ("sources", "said"),
     [
         ([], "no documents: allowed are"),
-        (["./not/there"], "./not/there: is not there; allowed are a folder, a file or a dataset id"),
-        (["a\0b"], "is not there"),
+        (["./not/there"], "./not/there: no file and no folder here, and no hub id; allowed are folders, files ending"),
+        (["a\0b"], "no file and no folder here"),
+        (["没有这个文件夹"], "没有这个文件夹: no file and no folder here, and no hub id; allowed are folders, files"),
+        (["docs/notes.TXT"], "docs/notes.TXT: no file and no folder here, and no hub id; allowed"),
+        (["corpus.jsonl"], "and datasets of the hub as org/name"),
+        (["nobody-here/"], "nobody-here/: no file and no folder here"),
         ([ROOT / "docs", ROOT / "docs"], "docs: is named twice"),
     ],
 )
@@ -222,7 +226,8 @@ def test_a_dataset_id_without_network_is_one_line():
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
     (said,) = done.stdout.splitlines()
-    assert said.startswith("nobody-here/nothing: no file, no folder, and as a dataset: ")
+    start = "nobody-here/nothing: no file and no folder here, and the hub cannot be reached; allowed are folders, files"
+    assert said.startswith(start) and said.endswith("and datasets of the hub as org/name") and "…" not in said
 
 
 @pytest.mark.parametrize("name", ["file_mb", "row_mb", "unpacked_mb", "memory_mb", "seconds", "bad_rows"])

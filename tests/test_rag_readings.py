@@ -364,6 +364,7 @@ def test_the_command_takes_passages_and_controls_of_an_index(folder, cases, tmp_
     assert run([*asked, "--index", str(tmp_path / "index"), "--k", "1", "--csv", str(tmp_path / "read.csv")]) == 0
     seen = capsys.readouterr()
     assert len(seen.out.splitlines()) == 2 and "苹果公司发布了新品" in seen.out
+    assert seen.out.splitlines()[1].startswith("a.txt [0–9] 苹果公司发布了新品")
     assert set(pd.read_csv(tmp_path / "read.csv").controls) == {2}
     asked[1] = "苹果公司和我们热爱的菠菜"
     assert run([*asked, "--index", str(tmp_path / "index"), "--k", "3"]) == 0

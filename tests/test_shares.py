@@ -442,6 +442,22 @@ def test_table_picture_and_json_hold_the_shares_that_the_function_gives(folder, 
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_passage_is_shown_by_its_place_in_its_document_and_written_by_its_id(folder, capsys, tmp_path):
+    prompt = of(model_from_parts(*FAMILIES["llama"](), name="llama"), id="p1")
+    place = {"document": "docs/{a}.txt", "start": 3, "end": 9}
+    parts = [replace(one, source=place) if one.name == "acid" else one for one in prompt.parts]
+    save_prompts([replace(prompt, parts=tuple(parts))], tmp_path / "placed.jsonl")
+    files = ["--csv", str(tmp_path / "a.csv"), "--png", str(tmp_path / "a.png"), "--part", "docs/{a}.txt [3–9]"]
+    given = ["prompt", str(tmp_path / "placed.jsonl"), "-m", str(folder / "llama"), "--rows", "last"]
+    assert run([*given, *files]) == 0
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert [line.startswith("docs/{a}.txt [3–9] ") for line in lines].count(True) == 1
+    assert not any(line.startswith("acid") for line in lines) and any(line.startswith("chips ") for line in lines)
+    assert "acid" in set(pd.read_csv(tmp_path / "a.csv")["part"]) and (tmp_path / "a.png").exists()
+    assert run([*given, "--json"]) == 0
+    assert "acid" in [one["part"] for one in json.loads(capsys.readouterr().out)["prompts"][0]["parts"]]
+
+
 def test_json_without_a_number_per_token_has_none(folder, capsys):
     out = shown(folder, capsys, "--id", "p1", "--answer", "a", "--json")
     assert {part["part"]: part["per_token"] for part in json.loads(out)["prompts"][0]["parts"]}["answer"] is None

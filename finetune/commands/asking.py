@@ -18,7 +18,8 @@ from probe import say
 
 if TYPE_CHECKING:
     from finetune.rag.ask import Reply, Source
-    from finetune.rag.hits import Mode
+    from finetune.rag.chunks import Chunk
+    from finetune.rag.hits import Hit, Mode
     from finetune.rag.opened import Index
     from finetune.rag.study import Study
     from finetune.rag.threshold import Field, Threshold
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 DECODER = "builtin:gemma3-270m"
 AUTO, NONE = "auto", "none"
+_SHOWN = 40  # characters of a passage that was found and not put before the model
 
 Model = Annotated[
     str, typer.Option("--model", "-m", metavar="MODEL", help="builtin:NAME, hub id, folder or run folder.")
@@ -91,6 +93,8 @@ def ask(
     with open_index(folder, device=device) as opened:
         least = _threshold(threshold, opened, mode)
         loaded = load_model(model, head="lm", device=device, trust_remote_code=trust_remote_code)
+        for note in loaded.notes:
+            say(f"note: {note}")
         _tell_other_tokens(opened, loaded)
         with show_progress() as progress:
             reply = put_question(
@@ -104,10 +108,11 @@ def ask(
         save_prompts([reply.injection.prompt], prompt_file)
     elif prompt_file is not None:
         say(f"note: {prompt_file} was not written, since no prompt was made")
+    _tell_effects(reply, right)
     if as_json:
         print(json.dumps(_as_object(reply), ensure_ascii=False))
     else:
-        _print_reply(reply)
+        _print_reply(reply, language=language, threshold=least)
 
 
 def _check_can_be_written(file: Path) -> None:
@@ -172,23 +177,56 @@ def _of_file(file: Path, made_from: Mapping[str, Any], fields: "tuple[Field, ...
     return found
 
 
-def _print_reply(reply: "Reply") -> None:
+def _print_reply(reply: "Reply", *, language: "Language", threshold: "Threshold | None") -> None:
+    from finetune.rag.ask import NO_ANSWER
     from probe import open_console, text_table
 
-    print(reply.answer)
+    print(reply.answer or NO_ANSWER[language])
     if reply.refused is not None:
-        say(f"refused: {reply.refused}")
+        say(f"refused: {_refusal(reply, threshold)}")
+    console = open_console(sys.stdout)
     if reply.sources:
         effects = ("dropped", "swapped", "unseen", "used") if reply.effects is not None else ()
         columns = ("source", "where", "score", "share", "per token", *effects)
-        open_console(sys.stdout).print(text_table(columns, [_source_row(one) for one in reply.sources]))
+        console.print(text_table(columns, [_source_row(one) for one in reply.sources]))
+    elif reply.hits:
+        console.print(text_table(("rank", "where", "score", "passage"), [_found_row(one) for one in reply.hits]))
     for left in reply.injection.left_out if reply.injection else ():
-        say(f"left out: {left.chunk.document} [{left.chunk.start}–{left.chunk.end}]: {left.reason}")
+        say(f"left out: {_place(left.chunk)}: {left.reason}")
+
+
+def _tell_effects(reply: "Reply", right: str | None) -> None:
+    """What the effects are of, where they were measured."""
+    from finetune.rag.documents import one_line
+
+    if reply.effects is not None:
+        whose = "the model's own answer; --right gives another" if right is None else "the right answer, as given"
+        say(f"effects: nats that the log-probability of “{one_line(reply.effects.answer)}” loses ({whose})")
+
+
+def _refusal(reply: "Reply", threshold: "Threshold | None") -> str:
+    """Why no answer was given, of a threshold with the best score that it was held against."""
+    from finetune.rag.threshold import NOTHING
+
+    if reply.refused != "below the threshold" or threshold is None or reply.worth is None:
+        return str(reply.refused)
+    kind = {"dense": "cosine", "lexical": "BM25"}.get(threshold.field, threshold.field)
+    best = f"no passage has a {kind}" if reply.worth == NOTHING else f"the best {kind} is {reply.worth:.4g}"
+    return f"{reply.refused}: {best}, the threshold {threshold.score:.4g}"
+
+
+def _found_row(hit: "Hit") -> list[str]:
+    from finetune.rag.documents import one_line
+
+    return [str(hit.rank), _place(hit.chunk), f"{hit.score:.4g}", one_line(hit.chunk.text, _SHOWN)]
+
+
+def _place(chunk: "Chunk") -> str:
+    return f"{chunk.document} [{chunk.start}–{chunk.end}]"
 
 
 def _source_row(one: "Source") -> list[str]:
-    where = f"{one.passage.document} [{one.passage.start}–{one.passage.end}]"
-    row = [f"[{one.rank}]", where, f"{one.score:.4g}", _number(one.share), _number(one.per_token)]
+    row = [f"[{one.rank}]", _place(one.passage), f"{one.score:.4g}", _number(one.share), _number(one.per_token)]
     if (effect := one.effect) is None:
         return row
     used = "–" if effect.used is None else "yes" if effect.used else "no"

@@ -155,7 +155,7 @@ def _rows(readings: "Readings", layer: int) -> list[list[str]]:
         control = f"{found['control']:.2f} ({found['lowest']:.2f}–{found['highest']:.2f})" if found["controls"] else "–"
         rows.append(
             [
-                f"{passage.id} {one_line(passage.text, _SHOWN)}",
+                f"{_label(passage)} {one_line(passage.text, _SHOWN)}",
                 str(found["tokens"]),
                 f"{found['moved']:.2f}",
                 control,
@@ -166,6 +166,13 @@ def _rows(readings: "Readings", layer: int) -> list[list[str]]:
             ]
         )
     return rows
+
+
+def _label(passage: "Chunk") -> str:
+    """Where a passage of an index stands; one that was typed has its name alone."""
+    if passage.id == passage.document:
+        return passage.id
+    return f"{passage.document} [{passage.start}–{passage.end}]"
 
 
 def _towards(found: Mapping[Any, Any]) -> str:

@@ -124,6 +124,11 @@ def _lines(report: "IndexReport") -> list[str]:
     ]
     if report.unchanged:
         lines = [f"documents {report.documents:,}, chunks {report.chunks:,}: all as before, nothing to do"]
+    if report.removed:
+        are = "document that is" if report.removed == 1 else "documents that are"
+        lines.append(
+            f"removed: {report.removed:,} {are} not among the sources any more (DOCS are the whole collection)"
+        )
     lines += [f"left out: {one.path}: {one.reason}" for one in report.left[:MOST_TOLD]]
     if len(report.left) > MOST_TOLD:
         lines.append(f"left out: {len(report.left) - MOST_TOLD:,} more, in left.jsonl of the index's folder")

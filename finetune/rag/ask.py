@@ -1,7 +1,9 @@
 """A question put to an index and a model: passages found, put before it, an answer written, and where it came from."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -15,16 +17,20 @@ from finetune.rag.hits import Hit, Mode
 from finetune.rag.inject import Injection, Order, inject
 from finetune.rag.rerank import Reranker
 from finetune.rag.retrieve import POOL, Searched, retrieve
-from finetune.rag.threshold import Threshold, says_nothing
+from finetune.rag.threshold import Threshold, says_nothing, worth
+from finetune.spelling import Speller
 from probe import LoadedModel, PartShares, part_shares
 
-Refusal = Literal["nothing found", "below the threshold", "the model says so", "the model wrote nothing"]
+Refusal = Literal["nothing found", "below the threshold", "the model says so", "the model wrote no answer"]
 Ending = Literal["end", "newline", "length"]
 Progress = Callable[[int, int], None]
 
 SAYS_NOTHING: dict[Language, str] = {"zh": "资料没有说明", "en": "The passages do not say"}
+NO_ANSWER: dict[Language, str] = {"zh": "没有回答", "en": "No answer"}  # shown where the answer is ""
 BUDGET = 2048  # tokens of a prompt, where the model has room for as many
 _ROOM = 2**20  # tokens, of a model without a longest text
+_COPIED = 4  # characters of the mark; fewer may begin an answer
+_SOURCE_LINE = re.compile(r"\[\d+\]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +68,7 @@ class Reply:
     generation: Generation | None = None
     shares: PartShares | None = None
     effects: PassageEffects | None = None
+    worth: float | None = None  # what the search was worth, where a threshold refused it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +123,7 @@ def ask(
     # Of the whole pool: the best of one field, which a threshold is on, need not be among the first k of both.
     pool = retrieve(index, [question], k=max(k, POOL), mode=mode, weight=weight, reranker=reranker)[0]
     if says_nothing(pool, threshold):
-        return _refusal(question, pool[:k], language)
+        return _refusal(question, pool, language, threshold, k=k)
     return answer_from(
         loaded, question, pool[:k], writing=writing, shares=shares, progress=progress,
         effects_on=index.chunks if effects else None, right=right,
@@ -139,7 +146,7 @@ def answer_from(
     check_writes(loaded)
     writing = writing or Writing()
     if says_nothing(hits, threshold):
-        return _refusal(question, hits, writing.language)
+        return _refusal(question, hits, writing.language, threshold)
     injection = put_before(loaded, question, hits, writing)
     generation = generate(
         loaded, injection, max_new_tokens=writing.max_new_tokens, lines=injection.prompt.form == "chat",
@@ -158,10 +165,11 @@ def answer_from(
             swaps=swaps_for(injection.passages, effects_on, answer=scored),
             shares={name: share for name, (share, _) in _passage_shares(looked).items()}, progress=progress,
         )  # fmt: skip
+    refused = _said_nothing(generation.text, injection.marker)
     return Reply(
         question=question,
-        answer=generation.text,
-        refused=_said_nothing(generation.text, injection.marker),
+        answer="" if refused == "the model wrote no answer" else generation.text,
+        refused=refused,
         hits=tuple(hits),
         sources=_sources(injection, hits, _passage_shares(looked), measured),
         injection=injection,
@@ -171,16 +179,22 @@ def answer_from(
     )
 
 
-def _refusal(question: str, hits: Sequence[Hit], language: Language) -> Reply:
-    """What is said in place of an answer where a search found nothing, or too little."""
+def _refusal(
+    question: str, hits: Sequence[Hit], language: Language, threshold: Threshold | None, *, k: int | None = None
+) -> Reply:
+    """What is said in place of an answer where a search found nothing, or too little; k: as many hits are kept."""
     refused: Refusal = "below the threshold" if hits else "nothing found"
-    return Reply(question=question, answer=SAYS_NOTHING[language], refused=refused, hits=tuple(hits))
+    found = None if threshold is None else worth(hits, field=threshold.field, measure=threshold.measure)
+    return Reply(
+        question=question, answer=SAYS_NOTHING[language], refused=refused, hits=tuple(hits[:k]),
+        worth=found if hits else None,
+    )  # fmt: skip
 
 
 def _said_nothing(text: str, marker: str) -> Refusal | None:
     """What a written answer comes to that is none; a copy of the mark around passages says nothing either."""
     if not normalised(text.replace(marker, "") if marker else text).strip("<>"):
-        return "the model wrote nothing"
+        return "the model wrote no answer"
     return "the model says so" if exact_match(text, list(SAYS_NOTHING.values())) else None
 
 
@@ -216,12 +230,59 @@ def generate(
 ) -> Generation:
     """Let a model go on from a prompt, greedily; without `lines` until its first line with text is over.
 
-    A base model knows no end of an answer and would go on to a next question. Deterministic.
+    A base model knows no end of an answer and would go on to a next question; and it may copy what it has just read.
+    An answer that begins with the mark around passages or with the line over one ([1] title) is written again by a
+    model that may not begin with a token of these; one that begins so all the same is "". Deterministic.
     """
-    from transformers import StoppingCriteriaList
+    write = partial(_written, loaded, injection, max_new_tokens=max_new_tokens, lines=lines, progress=progress)
+    generation = write(barred=[])
+    if _is_copy(generation.text, injection.marker):
+        generation = write(barred=_beginnings(loaded.tokenizer, injection))
+    if _is_copy(generation.text, injection.marker):
+        return replace(generation, text="", spoken=())
+    return generation
+
+
+def _is_copy(text: str, marker: str) -> bool:
+    """Whether a text begins with the mark, or with the line over a passage."""
+    if marker and (text.startswith("<<<") or text.lstrip("<> ").startswith(marker[:_COPIED])):
+        return True
+    return _SOURCE_LINE.match(text) is not None
+
+
+def _beginnings(tokenizer: Any, injection: Injection) -> list[int]:
+    """The tokens that a copy of the mark or of a passage's line may begin with, after the prompt or white space."""
+    speller, marker = Speller(tokenizer), injection.marker
+    copies = ["[1]", *([marker, f"<<<{marker}"] if marker else [])]
+    starts = [lead + copy[:stop] for copy in copies for stop in range(1, len(copy) + 1) for lead in ("", " ")]
+    found = {
+        speller.spelled(start, before=before).ids[0]
+        for start in starts for before in (injection.prompt.tokens.text[-1:], "\n")
+    }  # fmt: skip
+    return sorted(token for token in found if _text(tokenizer, [token]).strip())
+
+
+def _written(
+    loaded: LoadedModel,
+    injection: Injection,
+    *,
+    max_new_tokens: int,
+    lines: bool,
+    progress: Progress | None,
+    barred: Sequence[int],
+) -> Generation:
+    """What a model writes, of whose text none of the barred tokens is the first."""
+    from transformers import LogitsProcessorList, StoppingCriteriaList
 
     tokenizer, prompt = loaded.tokenizer, injection.prompt.tokens.ids
     ids = torch.tensor([prompt], device=loaded.device)
+
+    def without_barred(read: Any, scores: Any) -> Any:
+        # transformers' begin_suppress_tokens looks at the first token alone, which may be an end of line.
+        if barred and not _text(tokenizer, read[0, len(prompt) :].tolist()).strip():
+            scores = scores.clone()
+            scores[:, list(barred)] = -torch.inf
+        return scores
 
     def is_over(read: Any, scores: Any, **_: Any) -> Any:
         new = read[0, len(prompt) :]
@@ -235,6 +296,7 @@ def generate(
             input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_new_tokens, do_sample=False,
             num_beams=1, cache_implementation="dynamic", disable_compile=True, return_dict_in_generate=False,
             pad_token_id=tokenizer.pad_token_id or 0, stopping_criteria=StoppingCriteriaList([is_over]),
+            logits_processor=LogitsProcessorList([without_barred]),
         )  # fmt: skip
     new = [int(token) for token in whole[0, len(prompt) :].tolist()]
     text = _text(tokenizer, new).strip()

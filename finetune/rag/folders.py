@@ -3,14 +3,20 @@
 import os
 import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, NamedTuple
 
 from finetune.errors import RetrievalError
-from finetune.rag.documents import Left, UnreadableError
+from finetune.rag.documents import Kind, Left, UnreadableError, one_line
 
-_DATASET_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
+ENDINGS: Mapping[str, Kind] = {
+    ".txt": "txt", ".text": "txt", ".md": "markdown", ".markdown": "markdown", ".html": "html", ".htm": "html",
+    ".xhtml": "html", ".pdf": "pdf", ".docx": "docx", ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv",
+    ".tsv": "csv", ".parquet": "dataset",
+}  # fmt: skip
+ALLOWED = f"allowed are folders, files ending in {', '.join(ENDINGS)}, and datasets of the hub as org/name"
+_DATASET_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", re.ASCII)
 # Without these a FIFO would wait for its writer, and a link put there after the look would be followed.
 _FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 _HIDDEN = (".", "~$")  # .git and the like; what Word puts beside an open document
@@ -36,8 +42,8 @@ def list_sources(sources: Sequence[str | os.PathLike[str]]) -> Iterator[Found | 
     if not given:
         raise RetrievalError("no documents: allowed are folders, files and dataset ids, at least one")
     for source in given:
-        if not _exists(source) and not _DATASET_ID.fullmatch(source):
-            raise RetrievalError(f"{shown(source)}: is not there; allowed are a folder, a file or a dataset id")
+        if not _exists(source) and not _may_be_dataset(source):
+            raise RetrievalError(f"{one_line(shown(source))}: no file and no folder here, and no hub id; {ALLOWED}")
     return _listed(given, _prefixes(given))
 
 
@@ -68,6 +74,11 @@ def _exists(source: str) -> bool:
         return os.path.exists(source)
     except ValueError:  # a NUL in it
         return False
+
+
+def _may_be_dataset(source: str) -> bool:
+    """Whether a name can be a hub id; one with the ending of a document is a file that is not there."""
+    return bool(_DATASET_ID.fullmatch(source)) and os.path.splitext(source)[1].lower() not in ENDINGS
 
 
 def _prefixes(sources: Sequence[str]) -> list[str]:

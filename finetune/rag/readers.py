@@ -24,15 +24,10 @@ from finetune.rag.documents import (
     megabytes,
     one_line,
 )
-from finetune.rag.folders import Found, list_sources, open_file
+from finetune.rag.folders import ALLOWED, ENDINGS, Found, list_sources, open_file
 from finetune.rag.rows import Row, rows_of_file
 
 Progress = Callable[[str, int, int], None]  # stage, done, total
-ENDINGS: Mapping[str, Kind] = {
-    ".txt": "txt", ".text": "txt", ".md": "markdown", ".markdown": "markdown", ".html": "html", ".htm": "html",
-    ".xhtml": "html", ".pdf": "pdf", ".docx": "docx", ".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv",
-    ".tsv": "csv", ".parquet": "dataset",
-}  # fmt: skip
 ROW_KINDS: tuple[Kind, ...] = ("jsonl", "csv", "dataset")
 _HEADING = re.compile(r"^#{1,6}[ \t]+([^\r\n]{1,300})", re.MULTILINE)
 _COLUMNS, _LIMITS = Columns(), Limits()
@@ -131,7 +126,17 @@ def _dataset_rows(name: str, columns: Columns) -> Iterator[Row]:
     try:
         yield from ((number, row) for number, (_, row) in enumerate(rows_of(name, config, split=columns.split), 1))
     except DataError as error:
-        raise RetrievalError(f"{name}: no file, no folder, and as a dataset: {one_line(error)}") from error
+        raise RetrievalError(f"{name}: {_no_dataset(error)}; {ALLOWED}") from error
+
+
+def _no_dataset(error: DataError) -> str:
+    """Why a name that is no file gives no rows."""
+    cause = error.__cause__
+    if isinstance(cause, FileNotFoundError):
+        return "no file and no folder here, and no dataset of the hub"
+    if isinstance(cause, OSError):
+        return "no file and no folder here, and the hub cannot be reached"
+    return f"no file and no folder here, and no readable dataset of the hub ({one_line(cause or error, 120)})"
 
 
 def _documents_of_rows(

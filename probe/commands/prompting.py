@@ -106,7 +106,7 @@ def prompt(
     if as_json:
         print(json.dumps(_content(found, model=loaded.name), ensure_ascii=False, indent=2, allow_nan=False))
         return
-    _print(found)
+    _print(found, [_places(one) for one in asked])
 
 
 def _asked(
@@ -137,22 +137,32 @@ def _part_drawn(asked: "Sequence[MappedPrompt]", part: str | None, file: Path) -
     passages = [one.name for one in asked[0].parts_of("passage")]
     known = list(dict.fromkeys(["sink", *(one.name or one.kind for one in asked[0].parts), "answer"]))
     chosen = part if part is not None else (passages or ["question"])[0]
+    chosen = {place: name for name, place in _places(asked[0]).items()}.get(chosen, chosen)
     if chosen not in known:
         raise PromptError(f"--part {chosen!r}: prompt {asked[0].id} has no such part{nearest(chosen, known)}")
     return chosen
 
 
-def _print(found: "Sequence[PartShares]") -> None:
+def _places(prompt: "MappedPrompt") -> dict[str, str]:
+    """Of passages that have a document, by their names: where they stand in it, as a reader can find them."""
+    found = {}
+    for part in prompt.parts_of("passage"):
+        if all(name in part.source for name in ("document", "start", "end")):
+            found[part.name] = "{document} [{start}–{end}]".format(**part.source)
+    return found
+
+
+def _print(found: "Sequence[PartShares]", places: Sequence[dict[str, str]]) -> None:
     from probe.terminal import open_console, text_table, visible
 
     console = open_console(sys.stdout)
-    for number, shares in enumerate(found):
+    for number, (shares, known) in enumerate(zip(found, places, strict=True)):
         if number:
             print()
         print(visible(f"{shares.prompt}: {_rows_said(shares)}"))
         rows = [
             [
-                one["part"],
+                known.get(one["part"], one["part"]) if one["kind"] == "passage" else one["part"],
                 str(one["tokens"]),
                 _percent(one["share"]),
                 _percent(one["uniform"]),
