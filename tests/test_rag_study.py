@@ -69,6 +69,7 @@ def test_a_set_is_searched_and_measured_by_its_own_ids(study) -> None:
     assert right == 1.0 and row["estimate"] == 1.0
     assert cell(study.retrieval, mode="lexical", half="all", measure="recall@1")["estimate"] < 1  # q6 has two
     assert (study.questions, study.passages, study.unanswerable) == (6, 8, 2)
+    assert (study.judged, study.elsewhere, study.name) == (6, 2, study.name) and study.name != ""
 
 
 def test_what_was_found_goes_to_the_model_under_the_sets_ids(study) -> None:
@@ -92,7 +93,12 @@ def test_the_hybrid_is_told_at_its_chosen_weight_everywhere(dense, words, tmp_pa
 
     chosen, other = halves([query for query, *_ in QUESTIONS[:6]])
     assert dense.weight.queries == len(chosen) > 0 < len(other)
-    assert set(dense.against["better"]) <= {"lexical", "dense"}
+    (better,) = set(dense.against["better"])
+    assert better in ("lexical", "dense")
+    assert set(dense.against["arm"]) == {better, "hybrid", "difference"}
+    for arm in (better, "hybrid"):
+        own = cell(dense.retrieval, mode=arm, half="other", measure="mrr@5")["estimate"]
+        assert cell(dense.against, arm=arm, measure="mrr@5")["estimate"] == own
     assert set(dense.against["queries"]) == {len(other)}
     folder = write_set(tmp_path / "set")
     settings = IndexSettings(encoder=words.tokenizer, tokenizer=words.tokenizer, size=512, duplicates="keep")
@@ -190,6 +196,38 @@ def use_of(results, **frames):
     return UseOfContext(results=pd.DataFrame(results, columns=columns), **{**empty, **frames})
 
 
+def part(found, key, settings, language="en"):
+    (section,) = [one for one in sections_of(found, settings, language) if one.key == key]
+    return section
+
+
+def test_the_page_shows_the_rows_that_are_results_in_full_height(study, dense, words) -> None:
+    found, against = part(dense, "retrieval", words).tables
+    other = dense.judged - dense.weight.queries
+    assert found.whole and against.whole and found.columns[-1] == "queries"
+    assert {row[-1] for row in found.rows} == {other} and len(found.rows) == 3 * 4
+    assert [row[1] for row in against.rows[:3]] == [dense.against["better"][0], "hybrid", "difference"]
+    (alone,) = part(study, "retrieval", words).tables
+    assert {row[-1] for row in alone.rows} == {study.judged} and len(alone.rows) == 4
+    assert set(dense.retrieval["half"]) == {"all", "chosen", "other"}
+
+
+@pytest.mark.parametrize(
+    ("weight", "en", "zh"),
+    [(0.0, "hybrid is then lexical alone", "就是词检索本身"), (1.0, "hybrid is then dense alone", "就是向量检索本身")],
+)
+def test_a_weight_of_0_or_1_is_told_to_be_one_mode_alone(dense, words, weight, en, zh) -> None:
+    chosen = dense.weight.queries
+    for language, said, parts in (
+        ("en", en, f"{chosen} and {6 - chosen} questions"), ("zh", zh, f"{chosen} 与 {6 - chosen} 题")
+    ):  # fmt: skip
+        alone = replace(dense, weight=replace(dense.weight, weight=weight))
+        between = replace(dense, weight=replace(dense.weight, weight=0.3))
+        assert said in part(alone, "retrieval", words, language).text[1]
+        (text,) = part(between, "retrieval", words, language).text
+        assert "0.30" in text and parts in text
+
+
 @pytest.mark.parametrize(
     ("low", "high", "en", "zh"),
     [
@@ -206,7 +244,8 @@ def test_a_difference_is_named_only_where_its_interval_leaves_0_out(low, high, e
     for language, said in (("en", en), ("zh", zh)):
         (line,) = verdicts(use_of(rows), language)
         assert said in line and "nan" not in line
-        assert "gold − none" in line and "12" in line and f"{estimate:+.3f}" in line
+        assert {"en": "gold − none", "zh": "能回答的资料 − 没有资料"}[language] in line
+        assert "12" in line and f"{estimate:+.3f}" in line
 
 
 def test_the_page_leads_with_the_verdict_and_escapes_what_documents_and_models_wrote(study, words) -> None:

@@ -5,10 +5,18 @@ from typing import Literal
 Language = Literal["zh", "en"]
 
 _TEXTS: dict[str, tuple[str, str]] = {  # key -> (zh, en)
-    "title": ("资料有没有用上", "Were the passages used"),
+    "title": ("资料有没有用上", "Were the passages used?"),
+    "title.found": ("资料找得到吗", "Are the right passages found?"),
     "subtitle": (
-        "{model} · {questions} 个问题 · {passages} 段资料",
-        "{model} · {questions} questions · {passages} passages",
+        "{model} · {questions} 个问题，其中 {judged} 个有资料能回答，{unanswerable} 个没有 · 另有离题问题 {elsewhere} 个 · {passages} 段资料",
+        "{model} · {questions} questions, {judged} that a passage answers and {unanswerable} that none does · {elsewhere} more "
+        "about something else · {passages} passages",
+    ),
+    "subtitle.asked": (
+        "{model}，问了其中 {asked} 个问题 · {questions} 个问题，其中 {judged} 个有资料能回答，{unanswerable} 个没有 · "
+        "另有离题问题 {elsewhere} 个 · {passages} 段资料",
+        "{model}, asked {asked} of them · {questions} questions, {judged} that a passage answers and {unanswerable} that none "
+        "does · {elsewhere} more about something else · {passages} passages",
     ),
     "verdict.title": ("结论", "Verdict"),
     "verdict.text": (
@@ -36,22 +44,27 @@ _TEXTS: dict[str, tuple[str, str]] = {  # key -> (zh, en)
     "verdict.caption": ("每种条件与对照之差", "Each condition against its control"),
     "retrieval.title": ("检索", "Retrieval"),
     "retrieval.text": (
-        "lexical 是分词后的 BM25，dense 是向量，hybrid 把两种名次按权重合并（向量占 {weight}）。权重在一半问题上选出，"
-        "只有另一半（other）上的数字可以当作结果。",
+        "词检索是分词后的 BM25；合并检索把词检索和向量检索的名次按权重合并，向量占 {weight}。有资料能回答的问题分成两份"
+        "（按题号散列，{chosen} 与 {other} 题）：权重在 {chosen} 题上选出，表中是另外 {other} 题的结果。",
         "lexical is BM25 over segmented words, dense is vectors, hybrid joins both rankings with a weight ({weight} on "
-        "vectors). The weight was chosen on one half of the questions; only the numbers on the other half are results.",
+        "vectors). The questions that a passage answers are in two parts (by a hash of the id, {chosen} and {other} "
+        "questions): the weight was chosen on the {chosen}, the tables have the results on the other {other}.",
+    ),
+    "retrieval.single": (
+        "选出的权重是 {weight}：合并检索就是{mode}本身。",
+        "The chosen weight is {weight}: hybrid is then {mode} alone.",
     ),
     "retrieval.words": (
-        "lexical 是分词后的 BM25；没有编码器，所以没有向量检索。",
+        "词检索是分词后的 BM25；没有编码器，所以没有向量检索，也没有合并检索。",
         "lexical is BM25 over segmented words; without an encoder there is no search by vectors.",
     ),
     "retrieval.alike": (
-        "lexical 是分词后的 BM25，dense 是向量，hybrid 把两种名次各占一半地合并：问题太少，没有选权重。",
+        "词检索是分词后的 BM25；合并检索把词检索和向量检索的名次各占一半地合并：问题太少，没有选权重。",
         "lexical is BM25 over segmented words, dense is vectors, hybrid joins both rankings at equal weights: there are "
         "too few questions to choose a weight on.",
     ),
-    "retrieval.caption": ("各检索方式", "Each way of searching"),
-    "retrieval.against": ("hybrid 减去两者中较好的一个", "hybrid minus the better one of both"),
+    "retrieval.caption": ("各检索方式，{queries} 个问题", "Each way of searching, {queries} questions"),
+    "retrieval.against": ("合并检索与较好的单一方式（{better}）之差", "hybrid minus the better one of both ({better})"),
     "threshold.title": ("什么时候该说“资料没有说明”", "When to say that the passages do not say"),
     "threshold.text": (
         "检索分数的阈值在一半可答的问题和一半问别的事情的问题上选出（最多拒答其中 {most} 可答的），在另一半上衡量。"
@@ -130,9 +143,26 @@ _HEADINGS = {  # of tables in Chinese; a name that is not here stands as it is
 }  # fmt: skip
 
 
+_WORDS = {  # for the names that stand in tables' cells, in Chinese; a name that is not here stands as it is
+    "lexical": "词检索", "dense": "向量检索", "hybrid": "合并检索", "difference": "差值",
+    "recall@1": "召回率@1", "recall@5": "召回率@5", "mrr@10": "MRR@10", "ndcg@10": "nDCG@10",
+    "balanced accuracy": "平衡准确率", "false refusals": "误拒", "false answers": "误答",
+    "false answers, on the subject": "误答（不离题）", "AUROC, on the subject": "AUROC（不离题）",
+    "none": "没有资料", "wrong": "别的资料", "gold": "能回答的资料", "contradicting": "相反的资料", "retrieved": "检索到的资料",
+    "margin": "正误之差", "right": "正确答案", "exact": "完全一致", "contains": "含有", "f1": "字符 F1", "share": "注意力份额",
+    "per_token": "注意力份额 ÷ 词元份额", "prefers_right": "更倾向正确答案", "dropped": "去掉", "swapped": "换掉", "cut": "遮住",
+    "used": "用上了", "true": "是", "false": "否",
+}  # fmt: skip
+
+
 def heading(name: str, language: Language) -> str:
     """Give the heading of a table's column."""
     return _HEADINGS.get(name, name) if language == "zh" else name
+
+
+def word(name: str, language: Language) -> str:
+    """Give the word for a mode, measure or condition."""
+    return _WORDS.get(name, name) if language == "zh" else name
 
 
 def message(key: str, language: Language, **values: object) -> str:

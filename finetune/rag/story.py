@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from finetune.rag.evaluation import UseOfContext
-from finetune.rag.messages import Language, heading, message
+from finetune.rag.messages import Language, heading, message, word
 from finetune.rag.study import MOST_REFUSED, Study, StudySettings
 from finetune.rag.thresholds import threshold_text
 from probe import Picture, RunFolder, Section, Table, bootstrap, head_map, layer_curve, png_bytes, render_report
@@ -16,17 +16,27 @@ from probe import Picture, RunFolder, Section, Table, bootstrap, head_map, layer
 EXAMPLES = 12
 CONDITIONS = ("none", "wrong", "gold", "contradicting", "retrieved")
 _SHOWN = ("recall@1", "recall@5", "mrr@10", "ndcg@10")
+_NAMES = ("mode", "measure", "arm", "score", "condition", "against")  # columns of names, of which there are few
 
 
 def page_of(study: Study, settings: StudySettings, *, model: str, language: Language) -> str:
     """Give the study as one page."""
     return render_report(
         sections_of(study, settings, language),
-        title=message("title", language),
-        subtitle=message("subtitle", language, model=model, questions=study.questions, passages=study.passages),
+        title=message("title.found" if study.use is None else "title", language),
+        subtitle=_subtitle(study, model, language),
         language=language,
         made_note=message("made", language),
     )
+
+
+def _subtitle(study: Study, model: str, language: Language) -> str:
+    """Model or encoder, and how many questions of which kind."""
+    return message(
+        "subtitle" if study.use is None else "subtitle.asked", language, model=model, asked=study.questions,
+        questions=study.judged + study.unanswerable, judged=study.judged, unanswerable=study.unanswerable,
+        elsewhere=study.elsewhere, passages=study.passages,
+    )  # fmt: skip
 
 
 def write_study(study: Study, settings: StudySettings, run: RunFolder, *, page: str) -> None:
@@ -89,36 +99,38 @@ def _sentence(row: Mapping[Hashable, Any], language: Language) -> str:
     else:
         key = "right" if low > 0 else "wrong" if high < 0 else "none"
         interval = f" ({low:+.3f} – {high:+.3f})"
+    one, other = (word(row[name], language) for name in ("condition", "against"))
     return message(
-        f"verdict.{key}", language, one=row["condition"], other=row["against"], questions=row["questions"],
-        units=row["units"], estimate=f"{row['estimate']:+.3f}{interval}",
+        f"verdict.{key}", language, one=one, other=other, questions=row["questions"], units=row["units"],
+        estimate=f"{row['estimate']:+.3f}{interval}",
     )  # fmt: skip
 
 
 def _retrieval(study: Study, language: Language) -> Section:
-    shown = study.retrieval[study.retrieval["measure"].isin(_SHOWN)]
-    columns = ["mode", "half", "measure", "estimate", "low", "high", "queries"]
-    tables = [
-        _table(shown[columns], message("retrieval.caption", language), source="tables/retrieval.csv", language=language)
-    ]
-    if len(study.against):
-        against = study.against[study.against["measure"].isin(_SHOWN)]
-        names = ["measure", "arm", "estimate", "low", "high", "queries", "better"]
-        tables.append(
-            _table(
-                against[names],
-                message("retrieval.against", language),
-                source="tables/retrieval_against.csv",
-                language=language,
-            )
-        )
-    if study.weight is not None:
-        text = message("retrieval.text", language, weight=f"{study.weight.weight:.2f}")
-    else:
-        text = message(
-            "retrieval.alike" if (study.retrieval["mode"] == "hybrid").any() else "retrieval.words", language
-        )
-    return Section(key="retrieval", title=message("retrieval.title", language), text=(text,), tables=tuple(tables))
+    shown, against = (frame[frame["measure"].isin(_SHOWN)] for frame in (study.results(), study.against))
+    columns = ["mode", "measure", "estimate", "low", "high", "queries"]
+    caption = message("retrieval.caption", language, queries=int(shown["queries"].max()))
+    source = "tables/retrieval.csv"
+    tables = [_table(shown[columns], caption, source=source, language=language, whole=True)]
+    if len(against):
+        names = ["measure", "arm", "estimate", "low", "high", "queries"]
+        better = word(str(against["better"].iloc[0]), language)
+        caption, source = message("retrieval.against", language, better=better), "tables/retrieval_against.csv"
+        tables.append(_table(against[names], caption, source=source, language=language, whole=True))
+    text = tuple(_told_of_retrieval(study, language))
+    return Section(key="retrieval", title=message("retrieval.title", language), text=text, tables=tuple(tables))
+
+
+def _told_of_retrieval(study: Study, language: Language) -> Iterator[str]:
+    if study.weight is None:
+        fused = (study.retrieval["mode"] == "hybrid").any()
+        yield message("retrieval.alike" if fused else "retrieval.words", language)
+        return
+    weight, chosen = study.weight.weight, study.weight.queries
+    told = {"weight": f"{weight:.2f}", "chosen": chosen, "other": study.judged - chosen}
+    yield message("retrieval.text", language, **told)
+    if weight in (0, 1):
+        yield message("retrieval.single", language, mode=word("dense" if weight else "lexical", language), **told)
 
 
 def _thresholds(study: Study, language: Language) -> Section:
@@ -237,17 +249,20 @@ def _examples(use: UseOfContext, language: Language) -> Iterator[Section]:
     )
 
 
-def _table(frame: pd.DataFrame, caption: str, *, source: str, language: Language) -> Table:
-    rows = tuple(tuple(_cell(value) for value in row) for row in frame.itertuples(index=False))
-    return Table(
-        caption=caption, columns=tuple(heading(str(name), language) for name in frame.columns), rows=rows, source=source
-    )
+def _table(frame: pd.DataFrame, caption: str, *, source: str, language: Language, whole: bool = False) -> Table:
+    columns = [list(frame[name]) for name in frame.columns]
+    for name, values in zip(frame.columns, columns, strict=True):
+        if name in _NAMES:
+            values[:] = [word(str(value), language) for value in values]
+    rows = tuple(tuple(_cell(value) for value in row) for row in zip(*columns, strict=True))
+    headings = tuple(heading(str(name), language) for name in frame.columns)
+    return Table(caption=caption, columns=headings, rows=rows, source=source, whole=whole)
 
 
 def _cell(value: object) -> str | float | int | None:
     if value is None or (isinstance(value, float) and np.isnan(value)):
         return None
-    if isinstance(value, np.integer):
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
         return int(value)
     return float(value) if isinstance(value, float | np.floating) else str(value)
 
