@@ -199,6 +199,11 @@ def test_the_terminal_has_the_results_and_the_weight_that_was_chosen(place, type
     assert len(re.findall(r"(?m)^lexical .* 6 *$", out)) == 3 and "weight" not in out
 
 
+def test_the_help_says_that_the_page_is_in_the_language_too(typed):
+    out, err = typed("passages", "--help")
+    assert "of the page" in " ".join((out + err).replace("│", " ").split())
+
+
 def test_an_encoder_writes_no_answers_and_is_refused_in_a_line(place, typed, tmp_path):
     given = ["passages", place / "set", "--model", place / "bert", "--encoder", "none", "--out", tmp_path / "run"]
     _, err = typed(*given, code=2)

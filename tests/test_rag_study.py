@@ -15,7 +15,7 @@ from finetune.rag import messages
 from finetune.rag.ask import Writing
 from finetune.rag.evaluation import UseOfContext, UseSettings
 from finetune.rag.fusion import halves
-from finetune.rag.story import by_place, effects_by, page_of, sections_of, table_rows, verdicts, write_study
+from finetune.rag.story import by_place, command_of, effects_by, page_of, sections_of, table_rows, verdicts, write_study
 from finetune.rag.study import StudySettings, study_passages
 from finetune.rag.threshold import Threshold, Trial
 from finetune.rag.thresholds import load_threshold, searched_with, threshold_text
@@ -265,6 +265,40 @@ def test_both_languages_have_the_same_texts_with_the_same_placeholders(study, wo
     assert [one.key for one in pages["zh"]] == [one.key for one in pages["en"]]
     assert not any(
         "\u4e00" <= sign <= "\u9fff" for one in pages["en"] for text in (one.title, *one.text) for sign in text
+    )
+
+
+def test_the_chinese_page_has_chinese_words_for_what_is_named(study, dense, words) -> None:
+    names = {"contains", "gold", "wrong", "retrieved", "margin", "dropped", "lexical", "dense", "hybrid", "difference"}
+    names |= {"true", "false", "false answers", "false answers, on the subject", "balanced accuracy", "right", "f1"}
+    for found in (study, dense):
+        for section in sections_of(found, words, "zh"):
+            cells = {value for table in section.tables for row in table.rows for value in row}
+            assert not names & cells, section.key
+            assert not re.search(rf"\b(?:{'|'.join(sorted(names))})\b", " ".join(section.text), re.A), section.key
+    assert {row[0] for row in part(study, "left-out", words, "zh").tables[0].rows} == {"是", "否"}
+    shown = {row[2] for row in part(study, "threshold", words, "zh").tables[0].rows}
+    assert {"误答", "误答（不离题）", "平衡准确率"} <= shown
+    assert part(study, "examples", words, "zh").tables[0].columns[3:6] == ("没有资料", "别的资料", "能回答的资料")
+    assert {"gold", "none"} <= set(study.use.results["condition"])
+
+
+def test_the_title_asks_what_was_measured_and_the_foot_tells_how(study, dense, words, tmp_path) -> None:
+    (tmp_path / "my model").mkdir()
+    place = str(tmp_path / "my model")
+    asked = {one: page_of(study, words, model=place, language=one) for one in ("zh", "en")}
+    assert "<title>Were the passages used?" in asked["en"] and "<title>资料有没有用上" in asked["zh"]
+    alone = {one: page_of(dense, words, model="e5", language=one) for one in ("zh", "en")}
+    assert "<title>Are the right passages found?" in alone["en"] and "<title>资料找得到吗" in alone["zh"]
+    for page in (*asked.values(), *alone.values()):
+        foot = page.partition("<footer")[2]
+        assert "cijing-finetune passages " in foot and "--seed 0" in foot and str(tmp_path) not in foot
+    assert "--model none" in alone["en"] and "--model &#39;my model&#39; --encoder none" in asked["zh"]
+    changed = replace(words, terms=tmp_path / "t.tsv", limit=2, use=replace(USE, left_out=False, places=None))
+    told = command_of(study, changed, model="m")
+    assert told == (
+        f"cijing-finetune passages {study.name} --model m --encoder none --terms t.tsv --k 2 --limit 2 "
+        "--order best-first --language zh --max-new-tokens 4 --seed 0 --no-places --no-effects"
     )
 
 

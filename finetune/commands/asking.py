@@ -224,7 +224,9 @@ def passages(
     k: HowMany = 3,
     limit: Annotated[int | None, typer.Option(min=1, help="Only so many questions are put to the model.")] = None,
     order: Order = "best-first",
-    language: Language = "zh",
+    language: Annotated[
+        Literal["zh", "en"], typer.Option(help="Of the words around passages and question, and of the page.")
+    ] = "zh",
     no_delimiters: Annotated[bool, typer.Option("--no-delimiters", help="No marks around passages.")] = False,
     no_places: Annotated[bool, typer.Option("--no-places", help="Without the gold passage at other places.")] = False,
     no_effects: Annotated[bool, typer.Option("--no-effects", help="No passage dropped, swapped or hidden.")] = False,

@@ -1,13 +1,16 @@
 """A study as a page: verdict first, then retrieval, refusals, use of passages, and which heads look at them."""
 
+import shlex
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from finetune.rag.evaluation import UseOfContext
+from finetune.rag.manifest import library_versions
 from finetune.rag.messages import Language, heading, message, word
 from finetune.rag.study import MOST_REFUSED, Study, StudySettings
 from finetune.rag.thresholds import threshold_text
@@ -26,6 +29,7 @@ def page_of(study: Study, settings: StudySettings, *, model: str, language: Lang
         title=message("title.found" if study.use is None else "title", language),
         subtitle=_subtitle(study, model, language),
         language=language,
+        manifest_rows=_made_by(study, settings, model, language),
         made_note=message("made", language),
     )
 
@@ -37,6 +41,38 @@ def _subtitle(study: Study, model: str, language: Language) -> str:
         questions=study.judged + study.unanswerable, judged=study.judged, unanswerable=study.unanswerable,
         elsewhere=study.elsewhere, passages=study.passages,
     )  # fmt: skip
+
+
+def _made_by(study: Study, settings: StudySettings, model: str, language: Language) -> tuple[tuple[str, str], ...]:
+    """Give what the foot of the page says of how it was made."""
+    asked = None if study.use is None else _name(model)
+    rows = {
+        "model": asked or "–", "encoder": _name(settings.encoder or "–"), "passages": study.passages,
+        "questions": study.judged + study.unanswerable, "seed": settings.seed,
+        "version": f"cijing {library_versions().get('cijing', '–')}",
+        "command": command_of(study, settings, model=asked),
+    }  # fmt: skip
+    return tuple((message(f"made.{name}", language), str(value)) for name, value in rows.items())
+
+
+def command_of(study: Study, settings: StudySettings, *, model: str | None) -> str:
+    """Give the command that makes this page, with names of files and folders in place of their paths."""
+    use = settings.use
+    parts = [study.name] if study.name else []
+    parts += ["--model", model or "none", "--encoder", _name(settings.encoder or "none")]
+    parts += [] if settings.terms is None else ["--terms", settings.terms.name]
+    options = [("--k", settings.k), ("--limit", settings.limit), ("--order", use.writing.order)]
+    options += [("--language", use.writing.language), ("--max-new-tokens", use.writing.max_new_tokens)]
+    options += [("--seed", settings.seed)]
+    parts += [str(part) for option in options if option[1] is not None for part in option]
+    left = {"delimiters": use.writing.delimiters, "places": use.places, "effects": use.left_out, "answers": use.answers}
+    parts += [f"--no-{name}" for name, kept in left.items() if not kept]
+    return f"cijing-finetune passages {shlex.join(parts)}"
+
+
+def _name(given: str) -> str:
+    """A model's name, of a folder its last part."""
+    return Path(given).name if Path(given).exists() else given
 
 
 def write_study(study: Study, settings: StudySettings, run: RunFolder, *, page: str) -> None:
@@ -177,7 +213,7 @@ def _places(use: UseOfContext, settings: StudySettings, language: Language) -> I
     right = found[found["measure"] == "right"]
     figure = layer_curve(
         right, x="place", y="estimate", low="low", high="high", title=message("places.figure", language),
-        label="right", across=message("places.across", language), language=language,
+        label=word("right", language), across=message("places.across", language), language=language,
     )  # fmt: skip
     picture = Picture(
         caption=message("places.figure", language), png=png_bytes(figure), alt=message("places.alt", language),
@@ -194,6 +230,8 @@ def _left_out(use: UseOfContext, settings: StudySettings, language: Language) ->
     if not len(use.left_out):
         return
     by = {column: effects_by(use, column, seed=settings.seed) for column in ("gold", "used")}
+    for column, frame in by.items():
+        frame[column] = [word(value, language) for value in frame[column]]
     tables = (
         _table(by["gold"], message("left_out.caption", language), source="tables/left_out.csv", language=language),
         _table(by["used"], message("left_out.used", language), source="tables/left_out.csv", language=language),
@@ -223,7 +261,7 @@ def _heads(use: UseOfContext, language: Language) -> Iterator[Section]:
     tokens = float((gold["share"] / gold["per_token"]).mean())
     figure = head_map(
         grid.to_numpy(), title=message("heads.figure", language), layers=[str(layer) for layer in grid.index],
-        label="share", heads=[str(head) for head in grid.columns], language=language,
+        label=word("share", language), heads=[str(head) for head in grid.columns], language=language,
     )  # fmt: skip
     picture = Picture(
         caption=message("heads.figure", language), png=png_bytes(figure), alt=message("heads.alt", language),
@@ -238,7 +276,8 @@ def _examples(use: UseOfContext, language: Language) -> Iterator[Section]:
         return
     asked = use.conditions[["question", "asked", "right_answer"]].drop_duplicates().head(EXAMPLES)
     written = use.conditions.pivot(index="question", columns="condition", values="answer")
-    shown = asked.join(written[[name for name in CONDITIONS if name in written]], on="question")
+    written = written[[name for name in CONDITIONS if name in written]]
+    shown = asked.join(written.rename(columns=lambda name: word(name, language)), on="question")
     yield Section(
         key="examples",
         title=message("examples.title", language),
