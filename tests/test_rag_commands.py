@@ -230,7 +230,7 @@ def test_a_set_is_measured_into_a_run_folder(place, typed, tmp_path):
     assert out.splitlines()[-1] == str(tmp_path / "run")
     assert "margin" in out and "recall@1" in out
     page = (tmp_path / "run" / "report.html").read_text("utf-8")
-    assert "1 个问题" in page
+    assert "问了其中 1 个问题" in page
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text("utf-8"))
     assert manifest["model"] == str(place / "llama") and manifest["config"]["use"]["writing"]["order"] == "best-last"
 
@@ -243,7 +243,21 @@ def test_retrieval_alone_needs_no_answers(place, chosen, typed, tmp_path):
     assert "no question of the set has an answer" in err and "--model none" in err
     assert not (tmp_path / "run").exists()
     page = (chosen / "report.html").read_text("utf-8")
-    assert "BM25 · 8 questions · 8 passages" in page
+    assert "BM25 · 8 questions, 6 that a passage answers and 2 that none does · 2 more about something else" in page
+
+
+def test_the_terminal_has_the_results_and_the_weight_that_was_chosen(place, typed, tmp_path):
+    given = ["passages", place / "set", "--model", "none", "--out", tmp_path / "run"]
+    out, _ = typed(*given, "--encoder", place / "bert")
+    assert len(re.findall(r"(?m)^(?:lexical|dense|hybrid) ", out)) == 9
+    assert re.search(r"(?m)^weight [01]\.\d\d on vectors, chosen on \d other questions", out)
+    out, _ = typed(*given, "--encoder", "none", "--force")
+    assert len(re.findall(r"(?m)^lexical .* 6 *$", out)) == 3 and "weight" not in out
+
+
+def test_the_help_says_that_the_page_is_in_the_language_too(typed):
+    out, err = typed("passages", "--help")
+    assert "of the page" in " ".join((out + err).replace("│", " ").split())
 
 
 def test_an_encoder_writes_no_answers_and_is_refused_in_a_line(place, typed, tmp_path):

@@ -15,7 +15,7 @@ from finetune.rag import messages
 from finetune.rag.ask import Writing
 from finetune.rag.evaluation import UseOfContext, UseSettings
 from finetune.rag.fusion import halves
-from finetune.rag.story import by_place, effects_by, page_of, sections_of, table_rows, verdicts, write_study
+from finetune.rag.story import by_place, command_of, effects_by, page_of, sections_of, table_rows, verdicts, write_study
 from finetune.rag.study import StudySettings, study_passages
 from finetune.rag.threshold import Threshold, Trial
 from finetune.rag.thresholds import load_threshold, searched_with, threshold_text
@@ -69,6 +69,7 @@ def test_a_set_is_searched_and_measured_by_its_own_ids(study) -> None:
     assert right == 1.0 and row["estimate"] == 1.0
     assert cell(study.retrieval, mode="lexical", half="all", measure="recall@1")["estimate"] < 1  # q6 has two
     assert (study.questions, study.passages, study.unanswerable) == (6, 8, 2)
+    assert (study.judged, study.elsewhere, study.name) == (6, 2, study.name) and study.name != ""
 
 
 def test_what_was_found_goes_to_the_model_under_the_sets_ids(study) -> None:
@@ -92,7 +93,12 @@ def test_the_hybrid_is_told_at_its_chosen_weight_everywhere(dense, words, tmp_pa
 
     chosen, other = halves([query for query, *_ in QUESTIONS[:6]])
     assert dense.weight.queries == len(chosen) > 0 < len(other)
-    assert set(dense.against["better"]) <= {"lexical", "dense"}
+    (better,) = set(dense.against["better"])
+    assert better in ("lexical", "dense")
+    assert set(dense.against["arm"]) == {better, "hybrid", "difference"}
+    for arm in (better, "hybrid"):
+        own = cell(dense.retrieval, mode=arm, half="other", measure="mrr@5")["estimate"]
+        assert cell(dense.against, arm=arm, measure="mrr@5")["estimate"] == own
     assert set(dense.against["queries"]) == {len(other)}
     folder = write_set(tmp_path / "set")
     settings = IndexSettings(encoder=words.tokenizer, tokenizer=words.tokenizer, size=512, duplicates="keep")
@@ -190,6 +196,38 @@ def use_of(results, **frames):
     return UseOfContext(results=pd.DataFrame(results, columns=columns), **{**empty, **frames})
 
 
+def part(found, key, settings, language="en"):
+    (section,) = [one for one in sections_of(found, settings, language) if one.key == key]
+    return section
+
+
+def test_the_page_shows_the_rows_that_are_results_in_full_height(study, dense, words) -> None:
+    found, against = part(dense, "retrieval", words).tables
+    other = dense.judged - dense.weight.queries
+    assert found.whole and against.whole and found.columns[-1] == "queries"
+    assert {row[-1] for row in found.rows} == {other} and len(found.rows) == 3 * 4
+    assert [row[1] for row in against.rows[:3]] == [dense.against["better"][0], "hybrid", "difference"]
+    (alone,) = part(study, "retrieval", words).tables
+    assert {row[-1] for row in alone.rows} == {study.judged} and len(alone.rows) == 4
+    assert set(dense.retrieval["half"]) == {"all", "chosen", "other"}
+
+
+@pytest.mark.parametrize(
+    ("weight", "en", "zh"),
+    [(0.0, "hybrid is then lexical alone", "就是词检索本身"), (1.0, "hybrid is then dense alone", "就是向量检索本身")],
+)
+def test_a_weight_of_0_or_1_is_told_to_be_one_mode_alone(dense, words, weight, en, zh) -> None:
+    chosen = dense.weight.queries
+    for language, said, parts in (
+        ("en", en, f"{chosen} and {6 - chosen} questions"), ("zh", zh, f"{chosen} 与 {6 - chosen} 题")
+    ):  # fmt: skip
+        alone = replace(dense, weight=replace(dense.weight, weight=weight))
+        between = replace(dense, weight=replace(dense.weight, weight=0.3))
+        assert said in part(alone, "retrieval", words, language).text[1]
+        (text,) = part(between, "retrieval", words, language).text
+        assert "0.30" in text and parts in text
+
+
 @pytest.mark.parametrize(
     ("low", "high", "en", "zh"),
     [
@@ -206,7 +244,8 @@ def test_a_difference_is_named_only_where_its_interval_leaves_0_out(low, high, e
     for language, said in (("en", en), ("zh", zh)):
         (line,) = verdicts(use_of(rows), language)
         assert said in line and "nan" not in line
-        assert "gold − none" in line and "12" in line and f"{estimate:+.3f}" in line
+        assert {"en": "gold − none", "zh": "能回答的资料 − 没有资料"}[language] in line
+        assert "12" in line and f"{estimate:+.3f}" in line
 
 
 def test_the_page_leads_with_the_verdict_and_escapes_what_documents_and_models_wrote(study, words) -> None:
@@ -226,6 +265,40 @@ def test_both_languages_have_the_same_texts_with_the_same_placeholders(study, wo
     assert [one.key for one in pages["zh"]] == [one.key for one in pages["en"]]
     assert not any(
         "\u4e00" <= sign <= "\u9fff" for one in pages["en"] for text in (one.title, *one.text) for sign in text
+    )
+
+
+def test_the_chinese_page_has_chinese_words_for_what_is_named(study, dense, words) -> None:
+    names = {"contains", "gold", "wrong", "retrieved", "margin", "dropped", "lexical", "dense", "hybrid", "difference"}
+    names |= {"true", "false", "false answers", "false answers, on the subject", "balanced accuracy", "right", "f1"}
+    for found in (study, dense):
+        for section in sections_of(found, words, "zh"):
+            cells = {value for table in section.tables for row in table.rows for value in row}
+            assert not names & cells, section.key
+            assert not re.search(rf"\b(?:{'|'.join(sorted(names))})\b", " ".join(section.text), re.A), section.key
+    assert {row[0] for row in part(study, "left-out", words, "zh").tables[0].rows} == {"是", "否"}
+    shown = {row[2] for row in part(study, "threshold", words, "zh").tables[0].rows}
+    assert {"误答", "误答（不离题）", "平衡准确率"} <= shown
+    assert part(study, "examples", words, "zh").tables[0].columns[3:6] == ("没有资料", "别的资料", "能回答的资料")
+    assert {"gold", "none"} <= set(study.use.results["condition"])
+
+
+def test_the_title_asks_what_was_measured_and_the_foot_tells_how(study, dense, words, tmp_path) -> None:
+    (tmp_path / "my model").mkdir()
+    place = str(tmp_path / "my model")
+    asked = {one: page_of(study, words, model=place, language=one) for one in ("zh", "en")}
+    assert "<title>Were the passages used?" in asked["en"] and "<title>资料有没有用上" in asked["zh"]
+    alone = {one: page_of(dense, words, model="e5", language=one) for one in ("zh", "en")}
+    assert "<title>Are the right passages found?" in alone["en"] and "<title>资料找得到吗" in alone["zh"]
+    for page in (*asked.values(), *alone.values()):
+        foot = page.partition("<footer")[2]
+        assert "cijing-finetune passages " in foot and "--seed 0" in foot and str(tmp_path) not in foot
+    assert "--model none" in alone["en"] and "--model &#39;my model&#39; --encoder none" in asked["zh"]
+    changed = replace(words, terms=tmp_path / "t.tsv", limit=2, use=replace(USE, left_out=False, places=None))
+    told = command_of(study, changed, model="m")
+    assert told == (
+        f"cijing-finetune passages {study.name} --model m --encoder none --terms t.tsv --k 2 --limit 2 "
+        "--order best-first --language zh --max-new-tokens 4 --seed 0 --no-places --no-effects"
     )
 
 

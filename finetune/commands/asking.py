@@ -262,7 +262,9 @@ def passages(
     k: HowMany = 3,
     limit: Annotated[int | None, typer.Option(min=1, help="Only so many questions are put to the model.")] = None,
     order: Order = "best-first",
-    language: Language = "zh",
+    language: Annotated[
+        Literal["zh", "en"], typer.Option(help="Of the words around passages and question, and of the page.")
+    ] = "zh",
     no_delimiters: Annotated[bool, typer.Option("--no-delimiters", help="No marks around passages.")] = False,
     no_places: Annotated[bool, typer.Option("--no-places", help="Without the gold passage at other places.")] = False,
     no_effects: Annotated[bool, typer.Option("--no-effects", help="No passage dropped, swapped or hidden.")] = False,
@@ -310,9 +312,13 @@ def _print_study(study: "Study") -> None:
     from probe import open_console, text_table
 
     console = open_console(sys.stdout)
-    shown = study.retrieval[study.retrieval["measure"].isin(["recall@1", "recall@5", "ndcg@10"])]
-    columns = ["mode", "half", "measure", "estimate", "low", "high", "queries"]
+    shown = study.results()
+    shown = shown[shown["measure"].isin(["recall@1", "recall@5", "ndcg@10"])]
+    columns = ["mode", "measure", "estimate", "low", "high", "queries"]
     console.print(text_table(columns, table_rows(shown, columns)))
+    if (chosen := study.weight) is not None:
+        alone = {0: "; hybrid is lexical alone", 1: "; hybrid is dense alone"}.get(chosen.weight, "")
+        print(f"weight {chosen.weight:.2f} on vectors, chosen on {chosen.queries} other questions{alone}")
     if study.use is not None:
         results = study.use.results
         shown = results[results["measure"].isin(["margin", "contains"])]

@@ -1,14 +1,17 @@
 """A study as a page: verdict first, then retrieval, refusals, use of passages, and which heads look at them."""
 
+import shlex
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from finetune.rag.evaluation import UseOfContext
-from finetune.rag.messages import Language, heading, message
+from finetune.rag.manifest import library_versions
+from finetune.rag.messages import Language, heading, message, word
 from finetune.rag.study import MOST_REFUSED, Study, StudySettings
 from finetune.rag.thresholds import threshold_text
 from probe import Picture, RunFolder, Section, Table, bootstrap, head_map, layer_curve, png_bytes, render_report
@@ -16,17 +19,60 @@ from probe import Picture, RunFolder, Section, Table, bootstrap, head_map, layer
 EXAMPLES = 12
 CONDITIONS = ("none", "wrong", "gold", "contradicting", "retrieved")
 _SHOWN = ("recall@1", "recall@5", "mrr@10", "ndcg@10")
+_NAMES = ("mode", "measure", "arm", "score", "condition", "against")  # columns of names, of which there are few
 
 
 def page_of(study: Study, settings: StudySettings, *, model: str, language: Language) -> str:
     """Give the study as one page."""
     return render_report(
         sections_of(study, settings, language),
-        title=message("title", language),
-        subtitle=message("subtitle", language, model=model, questions=study.questions, passages=study.passages),
+        title=message("title.found" if study.use is None else "title", language),
+        subtitle=_subtitle(study, model, language),
         language=language,
+        manifest_rows=_made_by(study, settings, model, language),
         made_note=message("made", language),
     )
+
+
+def _subtitle(study: Study, model: str, language: Language) -> str:
+    """Model or encoder, and how many questions of which kind."""
+    return message(
+        "subtitle" if study.use is None else "subtitle.asked", language, model=model, asked=study.questions,
+        questions=study.judged + study.unanswerable, judged=study.judged, unanswerable=study.unanswerable,
+        elsewhere=study.elsewhere, passages=study.passages,
+    )  # fmt: skip
+
+
+def _made_by(study: Study, settings: StudySettings, model: str, language: Language) -> tuple[tuple[str, str], ...]:
+    """Give what the foot of the page says of how it was made."""
+    asked = None if study.use is None else _name(model)
+    rows = {
+        "model": asked or "–", "encoder": _name(settings.encoder or "–"), "passages": study.passages,
+        "questions": study.judged + study.unanswerable, "seed": settings.seed,
+        "version": f"cijing {library_versions().get('cijing', '–')}",
+        "command": command_of(study, settings, model=asked),
+    }  # fmt: skip
+    return tuple((message(f"made.{name}", language), str(value)) for name, value in rows.items())
+
+
+def command_of(study: Study, settings: StudySettings, *, model: str | None) -> str:
+    """Give the command that makes this page, with names of files and folders in place of their paths."""
+    use = settings.use
+    parts = [study.name] if study.name else []
+    parts += ["--model", model or "none", "--encoder", _name(settings.encoder or "none")]
+    parts += [] if settings.terms is None else ["--terms", settings.terms.name]
+    options = [("--k", settings.k), ("--limit", settings.limit), ("--order", use.writing.order)]
+    options += [("--language", use.writing.language), ("--max-new-tokens", use.writing.max_new_tokens)]
+    options += [("--seed", settings.seed)]
+    parts += [str(part) for option in options if option[1] is not None for part in option]
+    left = {"delimiters": use.writing.delimiters, "places": use.places, "effects": use.left_out, "answers": use.answers}
+    parts += [f"--no-{name}" for name, kept in left.items() if not kept]
+    return f"cijing-finetune passages {shlex.join(parts)}"
+
+
+def _name(given: str) -> str:
+    """A model's name, of a folder its last part."""
+    return Path(given).name if Path(given).exists() else given
 
 
 def write_study(study: Study, settings: StudySettings, run: RunFolder, *, page: str) -> None:
@@ -89,36 +135,38 @@ def _sentence(row: Mapping[Hashable, Any], language: Language) -> str:
     else:
         key = "right" if low > 0 else "wrong" if high < 0 else "none"
         interval = f" ({low:+.3f} – {high:+.3f})"
+    one, other = (word(row[name], language) for name in ("condition", "against"))
     return message(
-        f"verdict.{key}", language, one=row["condition"], other=row["against"], questions=row["questions"],
-        units=row["units"], estimate=f"{row['estimate']:+.3f}{interval}",
+        f"verdict.{key}", language, one=one, other=other, questions=row["questions"], units=row["units"],
+        estimate=f"{row['estimate']:+.3f}{interval}",
     )  # fmt: skip
 
 
 def _retrieval(study: Study, language: Language) -> Section:
-    shown = study.retrieval[study.retrieval["measure"].isin(_SHOWN)]
-    columns = ["mode", "half", "measure", "estimate", "low", "high", "queries"]
-    tables = [
-        _table(shown[columns], message("retrieval.caption", language), source="tables/retrieval.csv", language=language)
-    ]
-    if len(study.against):
-        against = study.against[study.against["measure"].isin(_SHOWN)]
-        names = ["measure", "arm", "estimate", "low", "high", "queries", "better"]
-        tables.append(
-            _table(
-                against[names],
-                message("retrieval.against", language),
-                source="tables/retrieval_against.csv",
-                language=language,
-            )
-        )
-    if study.weight is not None:
-        text = message("retrieval.text", language, weight=f"{study.weight.weight:.2f}")
-    else:
-        text = message(
-            "retrieval.alike" if (study.retrieval["mode"] == "hybrid").any() else "retrieval.words", language
-        )
-    return Section(key="retrieval", title=message("retrieval.title", language), text=(text,), tables=tuple(tables))
+    shown, against = (frame[frame["measure"].isin(_SHOWN)] for frame in (study.results(), study.against))
+    columns = ["mode", "measure", "estimate", "low", "high", "queries"]
+    caption = message("retrieval.caption", language, queries=int(shown["queries"].max()))
+    source = "tables/retrieval.csv"
+    tables = [_table(shown[columns], caption, source=source, language=language, whole=True)]
+    if len(against):
+        names = ["measure", "arm", "estimate", "low", "high", "queries"]
+        better = word(str(against["better"].iloc[0]), language)
+        caption, source = message("retrieval.against", language, better=better), "tables/retrieval_against.csv"
+        tables.append(_table(against[names], caption, source=source, language=language, whole=True))
+    text = tuple(_told_of_retrieval(study, language))
+    return Section(key="retrieval", title=message("retrieval.title", language), text=text, tables=tuple(tables))
+
+
+def _told_of_retrieval(study: Study, language: Language) -> Iterator[str]:
+    if study.weight is None:
+        fused = (study.retrieval["mode"] == "hybrid").any()
+        yield message("retrieval.alike" if fused else "retrieval.words", language)
+        return
+    weight, chosen = study.weight.weight, study.weight.queries
+    told = {"weight": f"{weight:.2f}", "chosen": chosen, "other": study.judged - chosen}
+    yield message("retrieval.text", language, **told)
+    if weight in (0, 1):
+        yield message("retrieval.single", language, mode=word("dense" if weight else "lexical", language), **told)
 
 
 def _thresholds(study: Study, language: Language) -> Section:
@@ -165,7 +213,7 @@ def _places(use: UseOfContext, settings: StudySettings, language: Language) -> I
     right = found[found["measure"] == "right"]
     figure = layer_curve(
         right, x="place", y="estimate", low="low", high="high", title=message("places.figure", language),
-        label="right", across=message("places.across", language), language=language,
+        label=word("right", language), across=message("places.across", language), language=language,
     )  # fmt: skip
     picture = Picture(
         caption=message("places.figure", language), png=png_bytes(figure), alt=message("places.alt", language),
@@ -182,6 +230,8 @@ def _left_out(use: UseOfContext, settings: StudySettings, language: Language) ->
     if not len(use.left_out):
         return
     by = {column: effects_by(use, column, seed=settings.seed) for column in ("gold", "used")}
+    for column, frame in by.items():
+        frame[column] = [word(value, language) for value in frame[column]]
     tables = (
         _table(by["gold"], message("left_out.caption", language), source="tables/left_out.csv", language=language),
         _table(by["used"], message("left_out.used", language), source="tables/left_out.csv", language=language),
@@ -211,7 +261,7 @@ def _heads(use: UseOfContext, language: Language) -> Iterator[Section]:
     tokens = float((gold["share"] / gold["per_token"]).mean())
     figure = head_map(
         grid.to_numpy(), title=message("heads.figure", language), layers=[str(layer) for layer in grid.index],
-        label="share", heads=[str(head) for head in grid.columns], language=language,
+        label=word("share", language), heads=[str(head) for head in grid.columns], language=language,
     )  # fmt: skip
     picture = Picture(
         caption=message("heads.figure", language), png=png_bytes(figure), alt=message("heads.alt", language),
@@ -226,7 +276,8 @@ def _examples(use: UseOfContext, language: Language) -> Iterator[Section]:
         return
     asked = use.conditions[["question", "asked", "right_answer"]].drop_duplicates().head(EXAMPLES)
     written = use.conditions.pivot(index="question", columns="condition", values="answer")
-    shown = asked.join(written[[name for name in CONDITIONS if name in written]], on="question")
+    written = written[[name for name in CONDITIONS if name in written]]
+    shown = asked.join(written.rename(columns=lambda name: word(name, language)), on="question")
     yield Section(
         key="examples",
         title=message("examples.title", language),
@@ -237,17 +288,20 @@ def _examples(use: UseOfContext, language: Language) -> Iterator[Section]:
     )
 
 
-def _table(frame: pd.DataFrame, caption: str, *, source: str, language: Language) -> Table:
-    rows = tuple(tuple(_cell(value) for value in row) for row in frame.itertuples(index=False))
-    return Table(
-        caption=caption, columns=tuple(heading(str(name), language) for name in frame.columns), rows=rows, source=source
-    )
+def _table(frame: pd.DataFrame, caption: str, *, source: str, language: Language, whole: bool = False) -> Table:
+    columns = [list(frame[name]) for name in frame.columns]
+    for name, values in zip(frame.columns, columns, strict=True):
+        if name in _NAMES:
+            values[:] = [word(str(value), language) for value in values]
+    rows = tuple(tuple(_cell(value) for value in row) for row in zip(*columns, strict=True))
+    headings = tuple(heading(str(name), language) for name in frame.columns)
+    return Table(caption=caption, columns=headings, rows=rows, source=source, whole=whole)
 
 
 def _cell(value: object) -> str | float | int | None:
     if value is None or (isinstance(value, float) and np.isnan(value)):
         return None
-    if isinstance(value, np.integer):
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
         return int(value)
     return float(value) if isinstance(value, float | np.floating) else str(value)
 

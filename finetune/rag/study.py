@@ -51,10 +51,12 @@ class Study:
     """What was measured on one set.
 
     retrieval: mode, half (chosen: the weight was chosen there; other; all), measure, estimate, low, high, queries.
-    against: hybrid minus the better single mode on the other half. rankings: the ten best of each query and mode.
+    against: the better single mode (better), hybrid, and their difference (arm), on the other half. rankings: the ten
+    best of each query and mode.
     weight is None where nothing was chosen, and the hybrid then weighs both alike. thresholds: score, threshold,
     measure, estimate, low, high, questions. use is None without a model. questions: put to the model, without one
-    searched for. unanswerable: questions that no passage is judged to answer.
+    searched for. judged: questions that a passage is judged to answer; unanswerable: that none is; elsewhere: questions
+    about something else. name: of the set's folder, empty for the shipped set.
     """
 
     retrieval: pd.DataFrame
@@ -66,12 +68,20 @@ class Study:
     use: UseOfContext | None
     questions: int
     passages: int
+    judged: int
     unanswerable: int
+    elsewhere: int
+    name: str
     made_from: Mapping[str, Any]  # encoder and words of the index that was searched
 
     def kept_trial(self) -> Trial:
         """Give the trial to answer other questions by: on cosines where there are any; BM25 depends on the corpus."""
         return self.trials["dense" if "dense" in self.trials else "lexical"]
+
+    def results(self) -> pd.DataFrame:
+        """Give the rows of retrieval that are results: of the half where no weight was chosen, of all without one."""
+        rows = self.retrieval[self.retrieval["half"] == ("all" if self.weight is None else "other")]
+        return rows.drop(columns="half")
 
 
 def study_passages(
@@ -108,7 +118,8 @@ def study_passages(
     return Study(
         retrieval=retrieval, against=against, rankings=_ranking_table(searched), weight=weight, trials=trials,
         thresholds=_threshold_table(trials), use=use, questions=len(given.queries if loaded is None else puzzles),
-        passages=len(given.corpus), unanswerable=len(given.queries) - len(judged), made_from=made_from,
+        passages=len(given.corpus), judged=len(judged), unanswerable=len(given.queries) - len(judged),
+        elsewhere=len(elsewhere), name="" if folder == SHIPPED else folder.resolve().name, made_from=made_from,
     )  # fmt: skip
 
 
@@ -204,7 +215,8 @@ def _against(
         return pd.DataFrame(columns=["measure", "arm", "estimate", "low", "high", "queries", "units", "better"])
     better = max(("lexical", "dense"), key=lambda mode: measured[mode, "other"]["recall@1"].mean())
     found = differences(measured[better, "other"], measured["hybrid", "other"], units=_units(given, other), seed=seed)
-    return found.assign(better=better)
+    systems = {"one": better, "other": "hybrid", "difference": "difference"}
+    return found.assign(arm=found["arm"].map(systems), better=better)
 
 
 def _units(given: BeirSet, queries: Sequence[str]) -> dict[str, str]:
