@@ -208,16 +208,21 @@ def test_the_prompt_is_written_and_a_place_where_it_cannot_be_is_refused_first(p
     (prompt,) = load_prompts(tmp_path / "new" / "prompt.jsonl")
     assert prompt.parts_of("passage")[0].source["document"] == "corpus.jsonl#acid-1"
     (tmp_path / "file").write_text("")
-    for bad in (tmp_path, tmp_path / "file" / "prompt.jsonl"):
+    (tmp_path / "folder.jsonl").mkdir()
+    for bad, said in (
+        (tmp_path / "folder.jsonl", "a file in a folder that can be written"),
+        (tmp_path / "file" / "prompt.jsonl", "a file in a folder that can be written"),
+        (tmp_path / "prompt.txt", "a file ending in .jsonl"),
+    ):
         given = ["ask", QUESTION, "--index", place / "words", "--model", "no/such/model"]
         _, err = typed(*given, "--prompt", bad, code=2)
-        assert "--prompt" in err and "allowed is a file in a folder that can be written" in err
+        assert "--prompt" in err and f"allowed is {said}" in err
     _, err = asked("--prompt", tmp_path / "none.jsonl", question="qqq")
     assert "none.jsonl was not written" in err and not (tmp_path / "none.jsonl").exists()
 
 
 def test_a_right_answer_without_effects_or_without_text_is_refused(asked):
-    for given in (["--right", "草酰乙酸"], ["--right", " ", "--effects"]):
+    for given in (["--right", "草酰乙酸"], ["--right", " ", "--effects"], ["--right", "！？", "--effects"]):
         _, err = asked(*given, code=2)
         assert "allowed is both, or neither" in err
 

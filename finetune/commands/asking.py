@@ -1,6 +1,5 @@
 """Questions put to a model with passages: ask, passages."""
 
-import json
 import math
 import os
 import sys
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from finetune.commands.configuring import Device
+from finetune.commands.printing import json_line
 from finetune.commands.retrieving import ENCODER, INDEX_FOLDER, HowMany, IndexFolder, ModeName, RerankerName, Weight
 from finetune.errors import RetrievalError
 from probe import say
@@ -81,13 +81,16 @@ def ask(
     device: Device = "auto",
 ) -> None:
     """Answer a question from an index: answer, sources with their characters, each one's share of the attention."""
+    from finetune.rag.answers import normalised
     from finetune.rag.ask import ask as put_question
     from finetune.rag.index import open_index
     from finetune.rag.rerank import Reranker
     from probe import load_model, save_prompts, show_progress
 
-    if right is not None and not (effects and right.strip()):
-        raise RetrievalError("--right is a text that --effects are measured on; allowed is both, or neither")
+    if right is not None and not (effects and normalised(right)):
+        raise RetrievalError(
+            "--right is a text with letters that --effects are measured on; allowed is both, or neither"
+        )
     if prompt_file is not None:
         _check_can_be_written(prompt_file)
     with open_index(folder, device=device) as opened:
@@ -104,19 +107,21 @@ def ask(
                 max_new_tokens=max_new_tokens, effects=effects, right=right,
                 progress=lambda done, total: progress("answering", done, total),
             )  # fmt: skip
-    if prompt_file is not None and reply.injection is not None:
+    _tell_effects(reply, right)
+    if as_json:
+        print(json_line(_as_object(reply)))
+    else:
+        _print_reply(reply, language=language, threshold=least)
+    if prompt_file is not None and reply.injection is not None:  # after the answer, which a full disk would lose
         save_prompts([reply.injection.prompt], prompt_file)
     elif prompt_file is not None:
         say(f"note: {prompt_file} was not written, since no prompt was made")
-    _tell_effects(reply, right)
-    if as_json:
-        print(json.dumps(_as_object(reply), ensure_ascii=False))
-    else:
-        _print_reply(reply, language=language, threshold=least)
 
 
 def _check_can_be_written(file: Path) -> None:
     """RetrievalError for a file that could not be written, before minutes of work."""
+    if file.suffix.lower() != ".jsonl":
+        raise RetrievalError(f"--prompt {file}: allowed is a file ending in .jsonl")
     above = next(one for one in file.absolute().parents if one.exists())
     if (file.exists() and not file.is_file()) or not above.is_dir() or not os.access(above, os.W_OK):
         raise RetrievalError(f"--prompt {file}: allowed is a file in a folder that can be written")
@@ -179,9 +184,9 @@ def _of_file(file: Path, made_from: Mapping[str, Any], fields: "tuple[Field, ...
 
 def _print_reply(reply: "Reply", *, language: "Language", threshold: "Threshold | None") -> None:
     from finetune.rag.ask import NO_ANSWER
-    from probe import open_console, text_table
+    from probe import open_console, text_table, visible
 
-    print(reply.answer or NO_ANSWER[language])
+    print(visible(reply.answer) or NO_ANSWER[language])  # a model may write what a document had in it
     if reply.refused is not None:
         say(f"refused: {_refusal(reply, threshold)}")
     console = open_console(sys.stdout)
@@ -317,7 +322,7 @@ def _print_study(study: "Study") -> None:
     columns = ["mode", "measure", "estimate", "low", "high", "queries"]
     console.print(text_table(columns, table_rows(shown, columns)))
     if (chosen := study.weight) is not None:
-        alone = {0: "; hybrid is lexical alone", 1: "; hybrid is dense alone"}.get(chosen.weight, "")
+        alone = {0.0: "; hybrid is lexical alone", 1.0: "; hybrid is dense alone"}.get(chosen.weight, "")
         print(f"weight {chosen.weight:.2f} on vectors, chosen on {chosen.queries} other questions{alone}")
     if study.use is not None:
         results = study.use.results

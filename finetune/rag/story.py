@@ -61,7 +61,11 @@ def command_of(study: Study, settings: StudySettings, *, model: str | None) -> s
     parts = [study.name] if study.name else []
     parts += ["--model", model or "none", "--encoder", _name(settings.encoder or "none")]
     parts += [] if settings.terms is None else ["--terms", settings.terms.name]
-    options = [("--k", settings.k), ("--limit", settings.limit), ("--order", use.writing.order)]
+    options: list[tuple[str, object]] = [
+        ("--k", settings.k),
+        ("--limit", settings.limit),
+        ("--order", use.writing.order),
+    ]
     options += [("--language", use.writing.language), ("--max-new-tokens", use.writing.max_new_tokens)]
     options += [("--seed", settings.seed)]
     parts += [str(part) for option in options if option[1] is not None for part in option]
