@@ -218,7 +218,7 @@ def test_a_question_that_does_not_fit_alone_is_an_error():
 
 def test_equal_and_near_texts_are_left_out_with_the_one_that_says_the_same():
     text = "苹果酸脱氢酶催化苹果酸氧化成草酰乙酸，同时把辅酶还原。这一步在线粒体里完成。"
-    twin = chunk(text.replace("，", ", "), id="twin", document="z.txt")
+    twin = chunk(text.replace("，", ","), id="twin", document="z.txt")
     near = chunk(text.replace("线粒体里完成", "线粒体里进行"), id="near")
     found = put(passages=[chunk(text, id="first"), CHUNKS[2], twin, near])
     assert names(found) == ["first", "three"]
