@@ -216,17 +216,22 @@ def test_a_question_that_does_not_fit_alone_is_an_error():
         put(question="a" * 100_000, budget=600)
 
 
-def test_equal_and_near_texts_are_left_out_with_the_one_that_says_the_same():
+def test_a_text_that_stands_already_is_left_out_with_the_one_that_says_the_same():
     text = "苹果酸脱氢酶催化苹果酸氧化成草酰乙酸，同时把辅酶还原。这一步在线粒体里完成。"
     twin = chunk(text.replace("，", ","), id="twin", document="z.txt")
-    near = chunk(text.replace("线粒体里完成", "线粒体里进行"), id="near")
-    found = put(passages=[chunk(text, id="first"), CHUNKS[2], twin, near])
+    found = put(passages=[chunk(text, id="first"), CHUNKS[2], twin])
     assert names(found) == ["first", "three"]
-    assert found.left_out[0].reason == "has the same text as passage first"
-    assert found.left_out[1].reason.startswith("is, by 0.8") and found.left_out[1].reason.endswith(
-        "nearly the text of passage first"
-    )
-    assert names(put(passages=[chunk(text, id="first"), near], near=None)) == ["first", "near"]
+    assert [one.reason for one in found.left_out] == ["has the same text as passage first"]
+
+
+def test_near_texts_stay_unless_a_similarity_is_given():
+    text = "成人每日服用该药物的剂量是三十毫克，分三次在饭后用温水送服，连续服用不超过七天。"
+    given = [chunk(text, id="adult"), chunk(text.replace("成人", "儿童"), id="child"), chunk(text[:-1], id="cut")]
+    assert names(put(passages=given)) == ["adult", "child", "cut"]
+    found = put(passages=given, near=0.8)
+    assert names(found) == ["adult"]
+    assert found.left_out[0].reason.startswith("is, by 0.89")
+    assert found.left_out[0].reason.endswith("nearly the text of passage adult")
 
 
 def test_a_near_text_takes_the_place_of_one_that_does_not_fit():
