@@ -76,6 +76,7 @@ def test_a_file_that_is_named_stands_for_the_folders(folder):
             r"qrels\.tsv:1: columns q1, a, 1; allowed are query-id, corpus-id, score",
         ),
         ("qrels.tsv", HEADER, r"qrels\.tsv has no judgments"),
+        ("qrels.tsv", "query-id\tscore\tscore\nq1\ta\t1\n", r"qrels\.tsv has two columns named 'score'"),
         ("corpus.jsonl", lines(CORPUS) + "{", r"corpus\.jsonl:4 is no usable JSON"),
         ("corpus.jsonl", lines([*CORPUS, CORPUS[1]]), r"corpus\.jsonl:4: _id b stands at .*corpus\.jsonl:2 already"),
         ("corpus.jsonl", lines([{"_id": "a"}]), r"corpus\.jsonl:1: text is None; allowed is a text"),

@@ -394,6 +394,16 @@ def test_a_table_without_a_header_has_numbered_columns_and_quotes_of_tsv_are_let
     assert {name: text_of(one) for name, one in got.items()} == {"a.tsv#1": '"苹果"酸', "a.tsv#2": '酶"'}
 
 
+@pytest.mark.parametrize(("name", "header"), [("a.csv", "text,title, text"), ("a.tsv", "text\ttitle\ttext")])
+def test_a_table_with_a_column_named_twice_is_left_out_whole(tmp_path, name, header):
+    between = header[4]
+    (tmp_path / name).write_text(f"{header}\n苹果{between}题{between}梨\n")
+    (tmp_path / "b.csv").write_text("text,,\n苹果,1,2\n")  # as spreadsheets write empty columns
+    got = read(tmp_path)
+    assert reason(got[name]) == "has two columns named 'text'; allowed is each name once"
+    assert text_of(got["b.csv#2"]) == "苹果" and len(got) == 2
+
+
 def test_a_row_of_csv_may_run_over_lines_and_is_named_by_its_first(tmp_path):
     (tmp_path / "a.csv").write_text('text\n"苹\n果"\n酸\n')
     assert {name: text_of(one) for name, one in read(tmp_path).items()} == {"a.csv#2": "苹\n果", "a.csv#4": "酸"}

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from finetune.errors import RetrievalError
-from finetune.rag.duplicates import GRAM, Twin, find_duplicates, letters_of
+from finetune.rag.duplicates import GRAM, Twin, as_read, find_duplicates, letters_of
 
 
 def grams(text: str) -> set[str]:
@@ -59,14 +59,33 @@ def test_near_duplicates_are_those_that_a_comparison_of_each_with_each_finds(thr
         assert first in kept and first < place and jaccard(grams(texts[place]), grams(texts[first])) == similarity
 
 
-def test_the_same_letters_are_the_same_text_whatever_their_width_case_and_signs():
-    texts = ["苹果 Apple，很甜。", "梨", "苹果ａｐｐｌｅ很甜", "苹果\u200bAPPLE\n很甜！", "梨。", "苹果apple很咸"]
-    found = find_duplicates(texts)
-    assert found.exact == (Twin(2, 0, 1.0), Twin(3, 0, 1.0), Twin(4, 1, 1.0)) and found.near == ()
+def test_texts_that_read_the_same_are_one_whatever_their_width_and_white_space():
+    texts = ["苹果 Apple, 很甜!", "梨", "苹果　Ａｐｐｌｅ， 很甜！", "\n苹果\u00a0Apple,\n很甜!\t", "梨 "]
+    found = find_duplicates(texts, threshold=None)
+    assert found.exact == (Twin(2, 0, 1.0), Twin(3, 0, 1.0), Twin(4, 1, 1.0))
+    assert as_read("caf\u00e9") == as_read("cafe\u0301")
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("剂量是1.5毫克", "剂量是15毫克"), ("保存于-5°C", "保存于5°C"), ("他写C++程序", "他写C#程序"),
+        ("x>y", "x<y"), ("增长+12%", "增长-12%"), ("共10²个", "共102个"), ("剂量是1 5毫克", "剂量是15毫克"),
+        ("基因Sox2", "基因SOX2"), ("他来了。", "他来了？"),
+    ],
+)  # fmt: skip
+def test_texts_that_differ_in_a_sign_a_space_between_digits_or_case_are_two_texts(one, other):
+    assert as_read(one) != as_read(other)
+    assert find_duplicates([one, other]).exact == ()
+
+
+def test_the_same_letters_with_other_signs_are_near_ones_of_full_similarity():
+    assert find_duplicates(["苹果 Apple，很甜。", "梨", "苹果ａｐｐｌｅ很甜"]).near == (Twin(2, 0, 1.0),)
 
 
 def test_texts_without_letters_are_compared_by_their_signs():
-    assert find_duplicates(["？！", "……", "？ ！", "", " "]).exact == (Twin(2, 0, 1.0), Twin(4, 3, 1.0))
+    found = find_duplicates(["？！", "……", "?！", "", " "])
+    assert found.exact == (Twin(2, 0, 1.0), Twin(4, 3, 1.0)) and found.near == ()
 
 
 def test_no_chain_of_small_changes_joins_texts_that_differ():

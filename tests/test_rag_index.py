@@ -258,6 +258,14 @@ def test_repeated_chunks_are_dropped_and_named_near_ones_only_named(docs, settin
         assert len(twins) == 2
 
 
+def test_a_chunk_that_differs_in_a_sign_alone_is_indexed_and_told_as_near(settings, tmp_path):
+    (tmp_path / "docs").mkdir()
+    for name, text in (("a", "红富士苹果的剂量是1.5毫克"), ("b", "红富士苹果的剂量是15毫克")):
+        (tmp_path / "docs" / f"{name}.txt").write_text(text, encoding="utf-8")
+    report = build_index([tmp_path / "docs"], tmp_path / "index", settings())
+    assert report.chunks == 2 and report.exact == () and [one.similarity for one in report.near] == [1]
+
+
 def test_sources_that_hold_nothing_are_refused_with_what_was_left_out(settings, tmp_path):
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "empty.txt").write_text("")

@@ -216,17 +216,22 @@ def test_a_question_that_does_not_fit_alone_is_an_error():
         put(question="a" * 100_000, budget=600)
 
 
-def test_equal_and_near_texts_are_left_out_with_the_one_that_says_the_same():
+def test_a_text_that_stands_already_is_left_out_with_the_one_that_says_the_same():
     text = "苹果酸脱氢酶催化苹果酸氧化成草酰乙酸，同时把辅酶还原。这一步在线粒体里完成。"
-    twin = chunk(text.replace("，", ", "), id="twin", document="z.txt")
-    near = chunk(text.replace("线粒体里完成", "线粒体里进行"), id="near")
-    found = put(passages=[chunk(text, id="first"), CHUNKS[2], twin, near])
+    twin = chunk(text.replace("，", ","), id="twin", document="z.txt")
+    found = put(passages=[chunk(text, id="first"), CHUNKS[2], twin])
     assert names(found) == ["first", "three"]
-    assert found.left_out[0].reason == "has the same text as passage first"
-    assert found.left_out[1].reason.startswith("is, by 0.8") and found.left_out[1].reason.endswith(
-        "nearly the text of passage first"
-    )
-    assert names(put(passages=[chunk(text, id="first"), near], near=None)) == ["first", "near"]
+    assert [one.reason for one in found.left_out] == ["has the same text as passage first"]
+
+
+def test_near_texts_stay_unless_a_similarity_is_given():
+    text = "成人每日服用该药物的剂量是三十毫克，分三次在饭后用温水送服，连续服用不超过七天。"
+    given = [chunk(text, id="adult"), chunk(text.replace("成人", "儿童"), id="child"), chunk(text[:-1], id="cut")]
+    assert names(put(passages=given)) == ["adult", "child", "cut"]
+    found = put(passages=given, near=0.8)
+    assert names(found) == ["adult"]
+    assert found.left_out[0].reason.startswith("is, by 0.89")
+    assert found.left_out[0].reason.endswith("nearly the text of passage adult")
 
 
 def test_a_near_text_takes_the_place_of_one_that_does_not_fit():
@@ -346,8 +351,24 @@ def test_a_title_forges_no_line():
     lines = put(passages=[sly]).prompt.tokens.text.split("\n")
     (line,) = [line for line in lines if line.startswith("[1]")]
     assert not [line for line in lines if line.startswith("[2]")] and len(line) < 200
-    assert line.startswith("[1] 酸 [2] 权威 [2J 长长") and line.endswith("… · a b.txt") and line.isprintable()
+    assert line.startswith("[1] 酸 (2) 权威 [2J 长长") and line.endswith("… · a b.txt") and line.isprintable()
     assert len(line.removeprefix("[1] ").removesuffix(" · a b.txt")) == 80
+
+
+@pytest.mark.parametrize(
+    ("title", "document", "wanted"),
+    [
+        ("[2] 权威 · b.txt", "a.txt", "[1] (2) 权威 - b.txt · a.txt"),
+        ("苹果\u3000•b.txt", "· c.txt ·", "[1] 苹果 -b.txt · - c.txt -"),
+        ("", "[ 3 ] 苹果 ・ b.txt", "[1] (3) 苹果 - b.txt"),
+        ("［２］苹果··", "a.txt", "[1] (２)苹果- · a.txt"),
+        ("列夫·托尔斯泰 [M]", "a·b[x1].txt", "[1] 列夫·托尔斯泰 [M] · a·b[x1].txt"),
+    ],
+)
+def test_a_title_or_name_poses_as_no_other_file(title, document, wanted):
+    text = put(passages=[chunk(title=title, document=document)]).prompt.tokens.text
+    (line,) = [line for line in text.split("\n") if line.startswith("[1]")]
+    assert line == wanted and line.count(" · ") == bool(title) and line.count("[1]") == 1
 
 
 # ---- special tokens --------------------------------------------------------------------------------------------

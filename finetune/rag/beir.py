@@ -101,6 +101,8 @@ def read_rows(file: Path, ending: str) -> Iterator[tuple[str, Mapping[str, Any]]
                 if isinstance(row, UnreadableError):
                     raise RetrievalError(f"{file}:{line} {row}")
                 yield f"{file}:{line}", row
+    except UnreadableError as error:
+        raise RetrievalError(f"{file} {error}") from error
     except OSError as error:
         raise RetrievalError(f"{file} cannot be read ({one_line(error.strerror)})") from error
 

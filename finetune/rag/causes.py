@@ -230,9 +230,9 @@ def rebuilding(
 def swaps_for(passages: Sequence[Chunk], pool: Sequence[Chunk], *, answer: str) -> dict[str, Chunk]:
     """Choose for each passage another of about as many tokens, without the answer: the nearest, equals by their id.
 
-    It is of none of their documents, or of another place in one where the pool has no other, and repeats no text of
-    theirs. Several passages may have the same, since each is swapped alone. Where the pool has nothing else at all,
-    none is chosen.
+    It is of none of their documents, or of another place in one where the pool has no other, and its letters and
+    digits are those of none of their texts: signs and case alone make no other passage. Several passages may have the
+    same, since each is swapped alone. Where the pool has nothing else at all, none is chosen.
     """
     documents, texts = {one.document for one in passages}, {letters_of(one.text) for one in passages}
     wanted = letters_of(answer)

@@ -1,4 +1,4 @@
-"""Texts that stand twice, word for word or nearly: the same letters, or most five-letter pieces shared.
+"""Texts that stand twice, word for word or nearly: they read the same, or share most of their five-letter pieces.
 
 Near ones are found exactly, by Jaccard similarity of character 5-grams and prefix filtering (Bayardo, Ma & Srikant
 2007, doi:10.1145/1242572.1242591), and not by chance as MinHash finds them.
@@ -6,6 +6,7 @@ Near ones are found exactly, by Jaccard similarity of character 5-grams and pref
 
 import hashlib
 import math
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +21,7 @@ from finetune.errors import RetrievalError
 
 Progress = Callable[[str, int, int], None]  # stage, done, total
 GRAM = 5  # characters
+_WIDE_OR_NARROW = re.compile("[\uff01-\uffee\u3000]+")  # Unicode's forms of another width
 _SHARED = 4  # pieces of a text's rarest that two near ones must share; 1 would do, 4 leave fewer to compare
 
 
@@ -28,7 +30,7 @@ class Twin(NamedTuple):
 
     place: int
     first: int  # the earlier text that stays
-    similarity: float  # Jaccard, 1 for the same letters
+    similarity: float  # Jaccard of their letters, 1 for exact ones
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +41,20 @@ class Duplicates:
     near: tuple[Twin, ...]
 
 
+def as_read(text: str) -> str:
+    """Give what two texts share that read the same: width made one, white space one space, every other sign kept.
+
+    Case is kept, and so are raised digits, which NFKC would put on the line: 10² is not 102, nor -5 the same as 5.
+    """
+    level = _WIDE_OR_NARROW.sub(lambda run: unicodedata.normalize("NFKC", run.group()), text)
+    return " ".join(unicodedata.normalize("NFC", level).split())
+
+
 def letters_of(text: str) -> str:
-    """Give what is compared of a text: letters and digits, width and case made one; all visible signs if none."""
+    """Give what is likened of a text: letters and digits, width and case made one; all visible signs if none.
+
+    Texts of the same letters may differ in a sign that matters, as 1.5 and 15 do: `as_read` tells them apart.
+    """
     folded = unicodedata.normalize("NFKC", text).casefold()
     letters = "".join(filter(str.isalnum, folded))
     return letters or "".join(character for character in folded if unicodedata.category(character)[0] not in "ZC")
@@ -49,10 +63,11 @@ def letters_of(text: str) -> str:
 def find_duplicates(
     texts: Sequence[str], *, threshold: float | None = 0.8, progress: Progress | None = None
 ) -> Duplicates:
-    """Give the texts that repeat an earlier one, and those whose 5-grams have a similarity of `threshold` with one.
+    """Give the texts that read as an earlier one, and those whose 5-grams have a similarity of `threshold` with one.
 
-    An earlier one is always one that stays, so that no chain of small changes joins texts that differ. Without a
-    threshold near ones are not looked for. Memory: about 80 bytes a character.
+    Near ones may have all letters in common and differ in signs alone. An earlier one is always one that stays, so
+    that no chain of small changes joins texts that differ. Without a threshold near ones are not looked for. Memory:
+    about 80 bytes a character.
     """
     if threshold is not None and not 0.5 <= threshold < 1:
         raise RetrievalError(f"near duplicates from a similarity of {threshold}: allowed is 0.5 to below 1, or none")
@@ -60,12 +75,11 @@ def find_duplicates(
     kept: dict[bytes, int] = {}
     letters: list[str] = []
     for place, text in enumerate(texts):
-        folded = letters_of(text)
-        first = kept.setdefault(hashlib.sha256(folded.encode()).digest(), place)
+        first = kept.setdefault(hashlib.sha256(as_read(text).encode("utf-8", "surrogatepass")).digest(), place)
         if first != place:
             exact.append(Twin(place, first, 1.0))
         elif threshold is not None:
-            letters.append(folded)
+            letters.append(letters_of(text))
     places = sorted(kept.values())
     near = [] if threshold is None else _near(letters, threshold, progress or _silent)
     return Duplicates(

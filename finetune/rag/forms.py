@@ -1,5 +1,6 @@
 """What a prompt is written of, piece by piece: instruction, passages with where they come from, question, template."""
 
+import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,9 @@ Form = Literal["plain", "chat", "pair"]
 Language = Literal["zh", "en"]
 Kind = Literal["template", "instruction", "passage", "question"]
 _LONGEST_TITLE = 80  # characters
+_DOTS = "·•∙⋅‧・･"  # what looks like the dot between title and document
+_SEPARATOR = re.compile(rf"(?<!\S)[{_DOTS}]+|[{_DOTS}]+(?!\S)")  # not the dot within a name, as in 列夫·托尔斯泰
+_NUMBER = re.compile(r"[\[［]\s*(\d+)\s*[\]］]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +129,10 @@ def _message(shown: Sequence[Shown], setting: Setting) -> list[Piece]:
 
 
 def provenance(chunk: Chunk, number: int) -> str:
-    """The line that says where a passage comes from: `[1] title · document`."""
+    """The line that says where a passage comes from: `[1] title · document`.
+
+    Neither of the two holds such a separator or number, so that no title poses as another file.
+    """
     _, title, document = (_plain_line(text) for text in texts_of(chunk))
     return f"[{number}] " + " · ".join(part for part in (title, document) if part)
 
@@ -133,7 +140,7 @@ def provenance(chunk: Chunk, number: int) -> str:
 def _plain_line(text: str) -> str:
     """A title as one short line, without control, format and private characters that could make it look otherwise."""
     seen = "".join(" " if unicodedata.category(sign)[0] in "CZ" else sign for sign in text[: 20 * _LONGEST_TITLE])
-    return one_line(seen, _LONGEST_TITLE)
+    return _SEPARATOR.sub("-", _NUMBER.sub(r"(\1)", one_line(seen, _LONGEST_TITLE)))
 
 
 def _template(text: str, *, parsed: bool = False) -> Piece:

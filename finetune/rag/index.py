@@ -47,7 +47,7 @@ class IndexSettings:
     terms: Path | None = None  # a dictionary of words that stay whole, as a pairs file takes it
     store: StoreKind = "lancedb"
     store_url: str | None = None  # a Qdrant server's, http://host:6333; else the vectors are in the index's folder
-    duplicates: Literal["drop", "keep"] = "drop"  # chunks of the same letters; the first stays
+    duplicates: Literal["drop", "keep"] = "drop"  # chunks that read the same; the first stays
     near: float | None = 0.8  # from this similarity on two chunks are told as near duplicates; none is dropped
 
     def __post_init__(self) -> None:

@@ -63,12 +63,13 @@ def inject(
     language: Language = "zh",
     delimiters: bool = True,
     marker: str | None = None,
-    near: float | None = 0.8,
+    near: float | None = None,
 ) -> Injection:
     """Give the prompt of a question and passages, the best first, in at most `budget` tokens of the prompt alone.
 
     Passages come whole: in order of rank, each that fits beside those before it; one that does not is left out and
-    the next, which may be smaller, is tried. Equal texts are left out, and near ones from a similarity of `near`.
+    the next, which may be smaller, is tried. What reads as one before it is left out; with `near`, also what is as
+    similar to one, though two near texts may differ in the very word that is asked for.
     order: best-first, best-last, or edges, the best at both ends and the worst in the middle.
     form: plain text for a base model, chat for a template's user message, pair for an encoder, whose first text the
     passages are and whose second is the question, without instruction or marks.

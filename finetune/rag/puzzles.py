@@ -94,7 +94,7 @@ def _puzzle(
 def _others(
     query: str, given: BeirSet, passages: Mapping[str, Chunk], topics: Mapping[str, str], *, seed: int
 ) -> Iterator[Chunk]:
-    """Passages that are not judged to help and hold neither answer, each text once: the gold one's topic first."""
+    """Passages not judged to help and without either answer, the gold one's topic first; no two of the same letters."""
     about, gold, grades = given.about[query], gold_of(given, query) or "", given.qrels[query]
     names = [name for name in given.corpus if grades.get(name, 0) <= 0]
     drawn = [names[place] for place in _random(seed, query).permutation(len(names))]

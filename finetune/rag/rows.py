@@ -20,7 +20,7 @@ _LONGEST_FIELD = 2**31 - 1  # csv refuses a field above 131,072 characters unles
 
 
 def rows_of_file(file: IO[bytes], *, ending: str, columns: Columns, limits: Limits) -> Iterator[Row]:
-    """The rows of an open file, an UnreadableError in a bad one's place."""
+    """The rows of an open file, an UnreadableError in a bad one's place; raised, one is about the whole file."""
     if ending == ".parquet":
         return _parquet_rows(file, columns)
     lines = _lines(file, longest=megabytes(limits.row_mb))
@@ -133,10 +133,19 @@ def _csv_rows(
         if not any(field.strip() for field in fields):
             continue
         if names is None:
-            names = [name.strip() for name in fields] if columns.header else [str(n + 1) for n in range(len(fields))]
+            names = _names(fields) if columns.header else [str(n + 1) for n in range(len(fields))]
             if columns.header:
                 continue
         yield start, _fields(names, fields)
+
+
+def _names(header: list[str]) -> list[str]:
+    """The columns' names; UnreadableError where one stands twice, since a row could keep only one of its fields."""
+    names = [name.strip() for name in header]
+    for place, name in enumerate(names):
+        if name and name in names[:place]:  # columns without a name may be several: nobody can ask for them
+            raise UnreadableError(f"has two columns named {one_line(name, 80)!r}; allowed is each name once")
+    return names
 
 
 def _fields(names: list[str], fields: list[str]) -> Mapping[str, Any] | UnreadableError:
