@@ -458,7 +458,7 @@ def test_a_servers_collections_are_one_a_generation_and_go_with_it(docs, setting
 
     server = QdrantClient(":memory:")
     monkeypatch.setattr(server, "close", lambda: None)
-    monkeypatch.setattr(stores, "_server", lambda _address: server)
+    monkeypatch.setattr(stores, "_server", lambda _address, _key: server)
     given = settings(store="qdrant", store_url="http://localhost:6333/")
     for number in range(3):
         (docs / "pear.txt").write_text(f"梨在{number}月成熟。", encoding="utf-8")
@@ -473,3 +473,26 @@ def test_a_servers_collections_are_one_a_generation_and_go_with_it(docs, setting
     with open_index(tmp_path / "index") as index, pytest.raises(RetrievalError) as told:
         index.dense_search(["苹果"], 1)
     one_line(told, "vectors for", "--rebuild")
+
+
+def test_a_rebuild_drops_its_own_collections_and_none_that_an_old_manifest_names(docs, settings, tmp_path, monkeypatch):
+    from qdrant_client import QdrantClient, models
+
+    from finetune.rag import stores
+
+    server, asked = QdrantClient(":memory:"), set()
+    monkeypatch.setattr(server, "close", lambda: None)
+    monkeypatch.setattr(stores, "_server", lambda address, _key: asked.add(address) or server)
+    for name in ("victim", "theirs"):
+        server.create_collection(name, vectors_config=models.VectorParams(size=2, distance=models.Distance.DOT))
+    given = settings(store="qdrant", store_url="http://localhost:6333")
+    for number, url in enumerate((None, None, "http://localhost:6333/victim", "http://evil:6333/theirs")):
+        (docs / "pear.txt").write_text(f"梨在{number}月成熟。", encoding="utf-8")
+        if url is not None:
+            manifest = tmp_path / "index" / "generations" / names(tmp_path / "index")[0] / "manifest.json"
+            told = json.loads(manifest.read_text("utf-8"))
+            manifest.write_text(json.dumps({**told, "opened_with": {**told["opened_with"], "vectors": url}}))
+        build_index([docs], tmp_path / "index", given)
+    assert asked == {"http://localhost:6333"} and [name[:4] for name in names(tmp_path / "index")] == ["0003", "0004"]
+    left = sorted(one.name for one in server.get_collections().collections)
+    assert left[2:] == ["theirs", "victim"] and [name[-5:] for name in left[:2]] == ["-0003", "-0004"]

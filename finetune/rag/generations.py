@@ -145,13 +145,13 @@ def name_of(number: int, manifest: bytes) -> str:
 
 def next_number(folder: Path) -> int:
     """The number of the generation that comes next; a name never comes back, damaged as the folder may be."""
-    return max(map(_number, _names(folder)), default=0) + 1
+    return max(map(number_of, _names(folder)), default=0) + 1
 
 
 def _names(folder: Path) -> list[str]:
     place = folder / GENERATIONS
     names = [path.name for path in place.iterdir() if _NAME.fullmatch(path.name)] if place.is_dir() else []
-    return sorted(names, key=_number)
+    return sorted(names, key=number_of)
 
 
 @contextmanager
@@ -201,17 +201,18 @@ def prune(folder: Path, forget: Callable[[Path], None]) -> None:
     So goes one that was killed before it was current. `forget` is called with each before it goes; what cannot be
     removed stays for the next time.
     """
-    current = _number(current_name(folder) or "")
+    current = number_of(current_name(folder) or "")
     names = _names(folder)
-    older = [name for name in names if _number(name) < current]
-    unfinished = [name for name in names if _number(name) > current]
+    older = [name for name in names if number_of(name) < current]
+    unfinished = [name for name in names if number_of(name) > current]
     for name in [*older[: max(len(older) - (KEPT - 1), 0)], *unfinished]:
         _remove(folder / GENERATIONS / name, forget)
     for path in (folder / GENERATIONS).glob(f".*{_REMOVED}"):
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _number(name: str) -> int:
+def number_of(name: str) -> int:
+    """The number in a generation's name, 0 of none."""
     return int(name.partition("-")[0] or 0)
 
 
