@@ -496,3 +496,33 @@ def test_a_rebuild_drops_its_own_collections_and_none_that_an_old_manifest_names
     assert asked == {"http://localhost:6333"} and [name[:4] for name in names(tmp_path / "index")] == ["0003", "0004"]
     left = sorted(one.name for one in server.get_collections().collections)
     assert left[2:] == ["theirs", "victim"] and [name[-5:] for name in left[:2]] == ["-0003", "-0004"]
+
+
+@pytest.mark.parametrize("linked", ["CURRENT", "lock", "generations", "embedded", "generations/", "embedded/.part"])
+def test_a_folder_with_links_in_it_is_refused_and_nothing_behind_them_is_touched(
+    docs, settings, made, tmp_path, linked
+):
+    (name,) = names(made)
+    place = made / (f"generations/{name}" if linked.endswith("/") else linked)
+    (made / "embedded").mkdir()
+    if linked == "embedded/.part":
+        place.write_text("a letter")
+    place.rename(tmp_path / "elsewhere")
+    place.symlink_to(tmp_path / "elsewhere")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    (docs / "pear.txt").write_text("梨。", encoding="utf-8")
+    before[docs / "pear.txt"] = "梨。".encode()
+    for rebuild in (False, True):
+        with pytest.raises(RetrievalError) as told:
+            build_index([docs], made, settings(encoder=None), rebuild=rebuild)
+        one_line(told, place.relative_to(made).as_posix(), "is a link")
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_a_link_in_place_of_the_waiting_name_is_replaced_and_not_followed(docs, settings, made, tmp_path):
+    (tmp_path / "letter").write_text("mine")
+    (made / ".CURRENT").symlink_to(tmp_path / "letter")
+    (docs / "pear.txt").write_text("梨。", encoding="utf-8")
+    last = build_index([docs], made, settings()).generation
+    assert (tmp_path / "letter").read_text() == "mine" and not (made / "CURRENT").is_symlink()
+    assert open_index(made).generation == last

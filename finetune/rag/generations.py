@@ -79,6 +79,19 @@ def _check_ours(folder: Path) -> None:
     if others:
         allowed = "allowed are an index's folder, an empty one or none"
         raise RetrievalError(f"{folder}: holds {min(others)!r}, which is of no index; {allowed}")
+    for path in _own(folder):
+        if path.is_symlink():  # what is written or removed there would be another's
+            said = "is a link; allowed is an index's folder without links in it"
+            raise RetrievalError(f"{folder}: {path.relative_to(folder).as_posix()} {said}")
+
+
+def _own(folder: Path) -> Iterator[Path]:
+    """What a writer writes, replaces or removes; links first, so that none is followed."""
+    for name in (CURRENT, LOCK, GENERATIONS, EMBEDDED):
+        yield folder / name
+    for name in (GENERATIONS, EMBEDDED):
+        if (folder / name).is_dir():
+            yield from sorted((folder / name).iterdir())
 
 
 def current_name(folder: Path) -> str | None:
@@ -178,7 +191,9 @@ def publish(folder: Path, draft: Path, number: int, manifest: bytes) -> str:
     draft.rename(place)
     _synced(folder / GENERATIONS)
     waiting = folder / f".{CURRENT}"
-    waiting.write_text(f"{name}\n", encoding="ascii")
+    waiting.unlink(missing_ok=True)
+    with waiting.open("x", encoding="ascii") as file:  # never into one that is there, nor through a link
+        file.write(f"{name}\n")
     _synced(waiting)
     waiting.replace(folder / CURRENT)
     _synced(folder)
