@@ -526,3 +526,21 @@ def test_a_link_in_place_of_the_waiting_name_is_replaced_and_not_followed(docs, 
     last = build_index([docs], made, settings()).generation
     assert (tmp_path / "letter").read_text() == "mine" and not (made / "CURRENT").is_symlink()
     assert open_index(made).generation == last
+
+
+def test_where_current_is_gone_the_generations_stay_until_a_new_one_is_written(docs, settings, made, monkeypatch):
+    (docs / "pear.txt").write_text("梨。", encoding="utf-8")
+    build_index([docs], made, settings())
+    before = names(made)
+    (made / "CURRENT").unlink()
+    with pytest.raises(RetrievalError) as told:
+        open_index(made)
+    one_line(told, "CURRENT is missing")
+    monkeypatch.setattr("finetune.rag.index._written", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    for rebuild in (False, True):
+        with pytest.raises(KeyboardInterrupt):
+            build_index([docs], made, settings(), rebuild=rebuild)
+    assert names(made) == before and len(before) == 2
+    monkeypatch.undo()
+    last = build_index([docs], made, settings()).generation
+    assert names(made) == [before[-1], last] and open_index(made).generation == last

@@ -113,7 +113,8 @@ def hold_current(folder: Path) -> Held:
     for _ in range(_TRIES):  # one that goes between its name is read and it is held has two others behind it
         name = current_name(folder)
         if name is None:
-            raise RetrievalError(f"{folder}: holds no index; make one with `finetune index`")
+            said = f"{CURRENT} is missing; index again" if _names(folder) else "holds no index; make one"
+            raise RetrievalError(f"{folder}: {said} with `finetune index`")
         try:
             handle = (folder / GENERATIONS / name / MANIFEST).open("rb")
         except OSError as error:
@@ -213,10 +214,13 @@ def _synced(path: Path) -> None:
 def prune(folder: Path, forget: Callable[[Path], None]) -> None:
     """Remove what nobody needs: all but the last two generations and those that a reader holds.
 
-    So goes one that was killed before it was current. `forget` is called with each before it goes; what cannot be
-    removed stays for the next time.
+    So goes one that was killed before it was current. Where CURRENT is gone, none is removed. `forget` is called with
+    each before it goes; what cannot be removed stays for the next time.
     """
-    current = number_of(current_name(folder) or "")
+    name = current_name(folder)
+    if name is None:
+        return
+    current = number_of(name)
     names = _names(folder)
     older = [name for name in names if number_of(name) < current]
     unfinished = [name for name in names if number_of(name) > current]
