@@ -1,5 +1,6 @@
 """An index made, brought up to date, opened, damaged, held open, and written by two."""
 
+import errno
 import json
 import os
 import shutil
@@ -544,3 +545,36 @@ def test_where_current_is_gone_the_generations_stay_until_a_new_one_is_written(d
     monkeypatch.undo()
     last = build_index([docs], made, settings()).generation
     assert names(made) == [before[-1], last] and open_index(made).generation == last
+
+
+@pytest.mark.parametrize("stage", ["embedded", "vectors", "lexical", "CURRENT"])
+@pytest.mark.parametrize("first", [True, False])
+def test_a_full_disk_is_called_that_without_our_inner_paths_or_an_index_before_where_there_was_none(
+    docs, settings, made, tmp_path, monkeypatch, stage, first
+):
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(tmp_path / "inner" / "generations" / ".building"))
+    lance = RuntimeError(
+        f"lance error: LanceError(IO): {tmp_path}/inner/x.lance: No space left on device (os error 28)"
+    )
+    raising = {
+        "embedded": ("finetune.rag.embeddings._save", full),
+        "vectors": ("finetune.rag.stores._table_of", lance),  # within what tells of a store's library
+        "lexical": ("finetune.rag.lexical._Field.save", full),
+        "CURRENT": ("pathlib.Path.replace", full),
+    }
+    where, error = raising[stage]
+    if stage == "CURRENT":
+        monkeypatch.setattr("finetune.rag.embeddings._save", lambda *_: None)
+    monkeypatch.setattr(where, lambda *_, **__: (_ for _ in ()).throw(error))
+    (docs / "pear.txt").write_text("梨。", encoding="utf-8")
+    folder = tmp_path / "none" if first else made
+    with pytest.raises(RetrievalError) as told:
+        build_index([docs], folder, settings())
+    stays = "" if first else "; the one before stays"
+    assert str(told.value) == f"{folder}: the index cannot be written (disk full){stays}"
+
+
+def test_a_file_in_place_of_an_index_is_told_so(docs):
+    with pytest.raises(RetrievalError) as told:
+        open_index(docs / "pear.txt")
+    one_line(told, "pear.txt: is a file; allowed is an index's folder")

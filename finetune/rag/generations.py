@@ -10,6 +10,7 @@ folder still names a whole one. The last two are kept; an older one goes unless 
 (flock) on its manifest tells. Where the system or the disk has no such locks, the last two are all that is kept.
 """
 
+import errno
 import hashlib
 import os
 import re
@@ -49,9 +50,22 @@ def index_told(folder: Path) -> Iterator[None]:
     """What goes wrong with the disk within the block, in one line."""
     try:
         yield
-    except (OSError, pa.ArrowException) as error:
-        reason = " ".join((getattr(error, "strerror", None) or str(error)).split())
-        raise RetrievalError(f"{folder}: the index cannot be written ({reason}); the one before stays") from error
+    except (OSError, pa.ArrowException, RetrievalError) as error:
+        full = _is_full(error)
+        if isinstance(error, RetrievalError) and not full:
+            raise
+        reason = "disk full" if full else " ".join((getattr(error, "strerror", None) or str(error)).split())
+        stays = "; the one before stays" if (folder / CURRENT).is_file() else ""
+        raise RetrievalError(f"{folder}: the index cannot be written ({reason}){stays}") from error
+
+
+def _is_full(error: BaseException | None) -> bool:
+    """Whether a full disk, or quota, is behind it; LanceDB tells it in words alone, and with its own paths."""
+    while error is not None:
+        if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left on device" in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 @contextmanager
@@ -111,6 +125,8 @@ def current_name(folder: Path) -> str | None:
 def hold_current(folder: Path) -> Held:
     """Open the generation that answers, so that no rebuild removes it; RetrievalError where there is none."""
     for _ in range(_TRIES):  # one that goes between its name is read and it is held has two others behind it
+        if folder.is_file():
+            raise RetrievalError(f"{folder}: is a file; allowed is an index's folder")
         name = current_name(folder)
         if name is None:
             said = f"{CURRENT} is missing; index again" if _names(folder) else "holds no index; make one"
