@@ -1,5 +1,6 @@
 """An index made, brought up to date, opened, damaged, held open, and written by two."""
 
+import errno
 import json
 import os
 import shutil
@@ -466,7 +467,7 @@ def test_a_servers_collections_are_one_a_generation_and_go_with_it(docs, setting
 
     server = QdrantClient(":memory:")
     monkeypatch.setattr(server, "close", lambda: None)
-    monkeypatch.setattr(stores, "_server", lambda _address: server)
+    monkeypatch.setattr(stores, "_server", lambda _address, _key: server)
     given = settings(store="qdrant", store_url="http://localhost:6333/")
     for number in range(3):
         (docs / "pear.txt").write_text(f"梨在{number}月成熟。", encoding="utf-8")
@@ -481,3 +482,107 @@ def test_a_servers_collections_are_one_a_generation_and_go_with_it(docs, setting
     with open_index(tmp_path / "index") as index, pytest.raises(RetrievalError) as told:
         index.dense_search(["苹果"], 1)
     one_line(told, "vectors for", "--rebuild")
+
+
+def test_a_rebuild_drops_its_own_collections_and_none_that_an_old_manifest_names(docs, settings, tmp_path, monkeypatch):
+    from qdrant_client import QdrantClient, models
+
+    from finetune.rag import stores
+
+    server, asked = QdrantClient(":memory:"), set()
+    monkeypatch.setattr(server, "close", lambda: None)
+    monkeypatch.setattr(stores, "_server", lambda address, _key: asked.add(address) or server)
+    for name in ("victim", "theirs"):
+        server.create_collection(name, vectors_config=models.VectorParams(size=2, distance=models.Distance.DOT))
+    given = settings(store="qdrant", store_url="http://localhost:6333")
+    for number, url in enumerate((None, None, "http://localhost:6333/victim", "http://evil:6333/theirs")):
+        (docs / "pear.txt").write_text(f"梨在{number}月成熟。", encoding="utf-8")
+        if url is not None:
+            manifest = tmp_path / "index" / "generations" / names(tmp_path / "index")[0] / "manifest.json"
+            told = json.loads(manifest.read_text("utf-8"))
+            manifest.write_text(json.dumps({**told, "opened_with": {**told["opened_with"], "vectors": url}}))
+        build_index([docs], tmp_path / "index", given)
+    assert asked == {"http://localhost:6333"} and [name[:4] for name in names(tmp_path / "index")] == ["0003", "0004"]
+    left = sorted(one.name for one in server.get_collections().collections)
+    assert left[2:] == ["theirs", "victim"] and [name[-5:] for name in left[:2]] == ["-0003", "-0004"]
+
+
+@pytest.mark.parametrize("linked", ["CURRENT", "lock", "generations", "embedded", "generations/", "embedded/.part"])
+def test_a_folder_with_links_in_it_is_refused_and_nothing_behind_them_is_touched(
+    docs, settings, made, tmp_path, linked
+):
+    (name,) = names(made)
+    place = made / (f"generations/{name}" if linked.endswith("/") else linked)
+    (made / "embedded").mkdir()
+    if linked == "embedded/.part":
+        place.write_text("a letter")
+    place.rename(tmp_path / "elsewhere")
+    place.symlink_to(tmp_path / "elsewhere")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    (docs / "pear.txt").write_text("梨。", encoding="utf-8")
+    before[docs / "pear.txt"] = "梨。".encode()
+    for rebuild in (False, True):
+        with pytest.raises(RetrievalError) as told:
+            build_index([docs], made, settings(encoder=None), rebuild=rebuild)
+        one_line(told, place.relative_to(made).as_posix(), "is a link")
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_a_link_in_place_of_the_waiting_name_is_replaced_and_not_followed(docs, settings, made, tmp_path):
+    (tmp_path / "letter").write_text("mine")
+    (made / ".CURRENT").symlink_to(tmp_path / "letter")
+    (docs / "pear.txt").write_text("梨。", encoding="utf-8")
+    last = build_index([docs], made, settings()).generation
+    assert (tmp_path / "letter").read_text() == "mine" and not (made / "CURRENT").is_symlink()
+    assert open_index(made).generation == last
+
+
+def test_where_current_is_gone_the_generations_stay_until_a_new_one_is_written(docs, settings, made, monkeypatch):
+    (docs / "pear.txt").write_text("梨。", encoding="utf-8")
+    build_index([docs], made, settings())
+    before = names(made)
+    (made / "CURRENT").unlink()
+    with pytest.raises(RetrievalError) as told:
+        open_index(made)
+    one_line(told, "CURRENT is missing")
+    monkeypatch.setattr("finetune.rag.index._written", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    for rebuild in (False, True):
+        with pytest.raises(KeyboardInterrupt):
+            build_index([docs], made, settings(), rebuild=rebuild)
+    assert names(made) == before and len(before) == 2
+    monkeypatch.undo()
+    last = build_index([docs], made, settings()).generation
+    assert names(made) == [before[-1], last] and open_index(made).generation == last
+
+
+@pytest.mark.parametrize("stage", ["embedded", "vectors", "lexical", "CURRENT"])
+@pytest.mark.parametrize("first", [True, False])
+def test_a_full_disk_is_called_that_without_our_inner_paths_or_an_index_before_where_there_was_none(
+    docs, settings, made, tmp_path, monkeypatch, stage, first
+):
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(tmp_path / "inner" / "generations" / ".building"))
+    lance = RuntimeError(
+        f"lance error: LanceError(IO): {tmp_path}/inner/x.lance: No space left on device (os error 28)"
+    )
+    raising = {
+        "embedded": ("finetune.rag.embeddings._save", full),
+        "vectors": ("finetune.rag.stores._table_of", lance),  # within what tells of a store's library
+        "lexical": ("finetune.rag.lexical._Field.save", full),
+        "CURRENT": ("pathlib.Path.replace", full),
+    }
+    where, error = raising[stage]
+    if stage == "CURRENT":
+        monkeypatch.setattr("finetune.rag.embeddings._save", lambda *_: None)
+    monkeypatch.setattr(where, lambda *_, **__: (_ for _ in ()).throw(error))
+    (docs / "pear.txt").write_text("梨。", encoding="utf-8")
+    folder = tmp_path / "none" if first else made
+    with pytest.raises(RetrievalError) as told:
+        build_index([docs], folder, settings())
+    stays = "" if first else "; the one before stays"
+    assert str(told.value) == f"{folder}: the index cannot be written (disk full){stays}"
+
+
+def test_a_file_in_place_of_an_index_is_told_so(docs):
+    with pytest.raises(RetrievalError) as told:
+        open_index(docs / "pear.txt")
+    one_line(told, "pear.txt: is a file; allowed is an index's folder")

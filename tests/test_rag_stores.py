@@ -1,8 +1,11 @@
 """The vector stores against a search by brute force, and what they say when something is wrong."""
 
+import json
 import subprocess
 import sys
+import threading
 import warnings
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -158,3 +161,54 @@ def test_a_folders_qdrant_lies_in_one_parquet_file(tmp_path):
     filled("qdrant", tmp_path / "store")[0].close()
     (file,) = (tmp_path / "store").iterdir()
     assert pq.read_table(file).num_rows == 600
+
+
+@pytest.fixture
+def heard():
+    """A server on this machine: its address, and each request's path with the key that came."""
+    requests = []
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self):
+            requests.append((self.path, self.headers.get("api-key")))
+            content = json.dumps({"result": {"exists": False}, "status": "ok", "time": 0.0}).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}", requests
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize("other", [None, "http://127.0.0.1:1", "http://127.0.0.1"])
+def test_the_key_goes_to_no_server_that_the_user_did_not_name(heard, monkeypatch, other):
+    address, requests = heard
+    monkeypatch.setenv("QDRANT_API_KEY", "secret")
+    monkeypatch.delenv("QDRANT_URL", raising=False)
+    if other is not None:
+        monkeypatch.setenv("QDRANT_URL", other)
+    with pytest.raises(RetrievalError, match="allowed is the one in QDRANT_URL") as told:
+        open_store("qdrant", f"{address}/x", dim=2, create=False, server=other)
+    assert requests == [] and "secret" not in str(told.value) and "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize("how", ["argument", "QDRANT_URL", "no key"])
+def test_a_server_that_the_user_named_gets_the_key_and_one_without_a_key_is_asked(heard, monkeypatch, how):
+    address, requests = heard
+    monkeypatch.delenv("QDRANT_URL", raising=False)
+    monkeypatch.delenv("QDRANT_API_KEY", raising=False)
+    if how != "no key":
+        monkeypatch.setenv("QDRANT_API_KEY", "secret")
+    if how == "QDRANT_URL":
+        monkeypatch.setenv("QDRANT_URL", f"{address}/")
+    with pytest.raises(RetrievalError, match="there is no such collection"):
+        open_store("qdrant", f"{address}/x", dim=2, create=False, server=address if how == "argument" else None)
+    assert {key for path, key in requests if path.startswith("/collections")} == {None if how == "no key" else "secret"}

@@ -10,6 +10,7 @@ folder still names a whole one. The last two are kept; an older one goes unless 
 (flock) on its manifest tells. Where the system or the disk has no such locks, the last two are all that is kept.
 """
 
+import errno
 import hashlib
 import os
 import re
@@ -49,9 +50,22 @@ def index_told(folder: Path) -> Iterator[None]:
     """What goes wrong with the disk within the block, in one line."""
     try:
         yield
-    except (OSError, pa.ArrowException) as error:
-        reason = " ".join((getattr(error, "strerror", None) or str(error)).split())
-        raise RetrievalError(f"{folder}: the index cannot be written ({reason}); the one before stays") from error
+    except (OSError, pa.ArrowException, RetrievalError) as error:
+        full = _is_full(error)
+        if isinstance(error, RetrievalError) and not full:
+            raise
+        reason = "disk full" if full else " ".join((getattr(error, "strerror", None) or str(error)).split())
+        stays = "; the one before stays" if (folder / CURRENT).is_file() else ""
+        raise RetrievalError(f"{folder}: the index cannot be written ({reason}){stays}") from error
+
+
+def _is_full(error: BaseException | None) -> bool:
+    """Whether a full disk, or quota, is behind it; LanceDB tells it in words alone, and with its own paths."""
+    while error is not None:
+        if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left on device" in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 @contextmanager
@@ -79,6 +93,19 @@ def _check_ours(folder: Path) -> None:
     if others:
         allowed = "allowed are an index's folder, an empty one or none"
         raise RetrievalError(f"{folder}: holds {min(others)!r}, which is of no index; {allowed}")
+    for path in _own(folder):
+        if path.is_symlink():  # what is written or removed there would be another's
+            said = "is a link; allowed is an index's folder without links in it"
+            raise RetrievalError(f"{folder}: {path.relative_to(folder).as_posix()} {said}")
+
+
+def _own(folder: Path) -> Iterator[Path]:
+    """What a writer writes, replaces or removes; links first, so that none is followed."""
+    for name in (CURRENT, LOCK, GENERATIONS, EMBEDDED):
+        yield folder / name
+    for name in (GENERATIONS, EMBEDDED):
+        if (folder / name).is_dir():
+            yield from sorted((folder / name).iterdir())
 
 
 def current_name(folder: Path) -> str | None:
@@ -98,9 +125,12 @@ def current_name(folder: Path) -> str | None:
 def hold_current(folder: Path) -> Held:
     """Open the generation that answers, so that no rebuild removes it; RetrievalError where there is none."""
     for _ in range(_TRIES):  # one that goes between its name is read and it is held has two others behind it
+        if folder.is_file():
+            raise RetrievalError(f"{folder}: is a file; allowed is an index's folder")
         name = current_name(folder)
         if name is None:
-            raise RetrievalError(f"{folder}: holds no index; make one with `finetune index`")
+            said = f"{CURRENT} is missing; index again" if _names(folder) else "holds no index; make one"
+            raise RetrievalError(f"{folder}: {said} with `finetune index`")
         try:
             handle = (folder / GENERATIONS / name / MANIFEST).open("rb")
         except OSError as error:
@@ -145,13 +175,13 @@ def name_of(number: int, manifest: bytes) -> str:
 
 def next_number(folder: Path) -> int:
     """The number of the generation that comes next; a name never comes back, damaged as the folder may be."""
-    return max(map(_number, _names(folder)), default=0) + 1
+    return max(map(number_of, _names(folder)), default=0) + 1
 
 
 def _names(folder: Path) -> list[str]:
     place = folder / GENERATIONS
     names = [path.name for path in place.iterdir() if _NAME.fullmatch(path.name)] if place.is_dir() else []
-    return sorted(names, key=_number)
+    return sorted(names, key=number_of)
 
 
 @contextmanager
@@ -178,7 +208,9 @@ def publish(folder: Path, draft: Path, number: int, manifest: bytes) -> str:
     draft.rename(place)
     _synced(folder / GENERATIONS)
     waiting = folder / f".{CURRENT}"
-    waiting.write_text(f"{name}\n", encoding="ascii")
+    waiting.unlink(missing_ok=True)
+    with waiting.open("x", encoding="ascii") as file:  # never into one that is there, nor through a link
+        file.write(f"{name}\n")
     _synced(waiting)
     waiting.replace(folder / CURRENT)
     _synced(folder)
@@ -198,20 +230,24 @@ def _synced(path: Path) -> None:
 def prune(folder: Path, forget: Callable[[Path], None]) -> None:
     """Remove what nobody needs: all but the last two generations and those that a reader holds.
 
-    So goes one that was killed before it was current. `forget` is called with each before it goes; what cannot be
-    removed stays for the next time.
+    So goes one that was killed before it was current. Where CURRENT is gone, none is removed. `forget` is called with
+    each before it goes; what cannot be removed stays for the next time.
     """
-    current = _number(current_name(folder) or "")
+    name = current_name(folder)
+    if name is None:
+        return
+    current = number_of(name)
     names = _names(folder)
-    older = [name for name in names if _number(name) < current]
-    unfinished = [name for name in names if _number(name) > current]
+    older = [name for name in names if number_of(name) < current]
+    unfinished = [name for name in names if number_of(name) > current]
     for name in [*older[: max(len(older) - (KEPT - 1), 0)], *unfinished]:
         _remove(folder / GENERATIONS / name, forget)
     for path in (folder / GENERATIONS).glob(f".*{_REMOVED}"):
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _number(name: str) -> int:
+def number_of(name: str) -> int:
+    """The number in a generation's name, 0 of none."""
     return int(name.partition("-")[0] or 0)
 
 

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -22,7 +23,7 @@ from finetune.rag.duplicates import Progress
 from finetune.rag.embeddings import Embedded, embed_new
 from finetune.rag.generations import index_told
 from finetune.rag.lexical import LexicalIndex
-from finetune.rag.manifest import Manifest, file_entries, library_versions, manifest_of, refuse_others
+from finetune.rag.manifest import Manifest, file_entries, library_versions, refuse_others
 from finetune.rag.opened import LEXICAL, TERMS, VECTORS, Index, open_index
 from finetune.rag.searchwords import SearchWords
 from finetune.rag.stores import StoreKind, drop_collection, is_url, open_store
@@ -131,6 +132,7 @@ def build_index(
     folder = Path(folder)
     settings = settings or IndexSettings()
     tell = progress or _silent
+    forget = partial(_forget, folder, settings)
     _refuse_folder_within(sources, folder)
     with generations.one_writer(folder):
         parts = _loaded(settings, device)
@@ -143,12 +145,12 @@ def build_index(
             if previous is not None and previous.manifest.content == collection.content():
                 return _report(collection, previous, _nothing_new(previous), previous.generation)
             with suppress(RetrievalError):  # CURRENT may be damaged, or there would be no need of a rebuild
-                generations.prune(folder, _forget)
+                generations.prune(folder, forget)
             with index_told(folder):
                 embedded, name = _written(folder, parts, collection, previous, tell)
             report = _report(collection, previous, embedded, name)
         shutil.rmtree(folder / generations.EMBEDDED, ignore_errors=True)
-        generations.prune(folder, _forget)
+        generations.prune(folder, forget)
         return report
 
 
@@ -184,7 +186,7 @@ def _previous(folder: Path, parts: _Parts, *, rebuild: bool) -> Iterator[Index |
     if rebuild or generations.current_name(folder) is None:
         yield None
         return
-    with open_index(folder, words=parts.words) as previous:
+    with open_index(folder, words=parts.words, store_url=parts.settings.store_url) as previous:
         refuse_others(folder, previous.manifest.made_from, parts.made_from())
         yield previous
 
@@ -202,7 +204,7 @@ def _written(
             waiting = folder / generations.EMBEDDED
             embedded = embed_new(texts, parts.encoder, known=known, parts=waiting, progress=tell)
             where = _collection_of(folder, number, parts.settings)
-            _write_vectors(where or draft / VECTORS, parts.settings.store, collection, embedded.vectors)
+            _write_vectors(where or draft / VECTORS, parts.settings, collection, embedded.vectors)
         LexicalIndex.build(texts, parts.words, progress=tell).save(draft / LEXICAL)
         _write_tables(draft, parts, collection)
         manifest = Manifest(
@@ -226,8 +228,8 @@ def _collection_of(folder: Path, number: int, settings: IndexSettings) -> str | 
     return f"{settings.store_url.rstrip('/')}/cijing-{index}-{number:04d}"
 
 
-def _write_vectors(where: str | Path, kind: StoreKind, collection: Collection, vectors: Floats) -> None:
-    store = open_store(kind, where, dim=vectors.shape[1], create=True)
+def _write_vectors(where: str | Path, settings: IndexSettings, collection: Collection, vectors: Floats) -> None:
+    store = open_store(settings.store, where, dim=vectors.shape[1], create=True, server=settings.store_url)
     store.write([chunk.id for chunk in collection.chunks], vectors)
     store.close()
 
@@ -251,9 +253,12 @@ def _place_of(encoder: str | None) -> str | None:
     return os.path.realpath(encoder) if encoder is not None and Path(encoder).is_dir() else encoder
 
 
-def _forget(generation: Path) -> None:
-    """Remove the collection of a generation whose vectors are on a server."""
-    where = manifest_of((generation / generations.MANIFEST).read_bytes(), generation).opened_with.get("vectors")
+def _forget(folder: Path, settings: IndexSettings, generation: Path) -> None:
+    """Remove a generation's collection on the server that the user named, by our name for it.
+
+    What its manifest tells is not asked: the folder may come from elsewhere. One on another server stays there.
+    """
+    where = _collection_of(folder, generations.number_of(generation.name), settings)
     if where is not None:
         drop_collection(where)
 

@@ -24,9 +24,11 @@ LEXICAL, VECTORS, TERMS = "lexical", "vectors", "terms.json"  # in a generation'
 class Index:
     """One generation of an index, which stays as it is while it is open, whatever is built beside it."""
 
-    def __init__(self, folder: Path, held: Held, *, device: str, words: SearchWords | None) -> None:
+    def __init__(
+        self, folder: Path, held: Held, *, device: str, words: SearchWords | None, store_url: str | None
+    ) -> None:
         self.folder = folder
-        self._held, self._device = held, device
+        self._held, self._device, self._store_url = held, device, store_url
         self.manifest: Manifest = manifest_of(held.manifest, folder)
         check_files(held.folder, self.manifest.files)
         self.terms: list[str] = json.loads((held.folder / TERMS).read_text(encoding="utf-8"))
@@ -74,7 +76,8 @@ class Index:
         """Its vectors, opened when first needed; RetrievalError where some are gone."""
         was = self._encoder_identity()
         where = self.manifest.opened_with["vectors"] or self._held.folder / VECTORS
-        store = open_store(self.manifest.made_from["store"]["kind"], where, dim=was["dim"], create=False)
+        kind = self.manifest.made_from["store"]["kind"]
+        store = open_store(kind, where, dim=was["dim"], create=False, server=self._store_url)
         if (count := store.count()) != len(self.chunks):
             store.close()
             said = f"holds {count:,} vectors for {len(self.chunks):,} chunks"
@@ -121,16 +124,19 @@ class Index:
         return identity
 
 
-def open_index(folder: str | Path, *, device: str = "auto", words: SearchWords | None = None) -> Index:
+def open_index(
+    folder: str | Path, *, device: str = "auto", words: SearchWords | None = None, store_url: str | None = None
+) -> Index:
     """Open the generation that answers now; RetrievalError for a damaged file, and for other words than it has.
 
     Every file's hash is compared. The encoder is loaded, and held against the index's, when vectors are first asked
-    for. `words`, where they are the index's, are taken and not made again.
+    for. `words`, where they are the index's, are taken and not made again. Vectors on a Qdrant server are asked for
+    with the environment's QDRANT_API_KEY only where `store_url`, or QDRANT_URL, is that server.
     """
     folder = Path(folder)
     held = hold_current(folder)
     try:
-        return Index(folder, held, device=device, words=words)
+        return Index(folder, held, device=device, words=words, store_url=store_url)
     except BaseException:
         held.close()
         raise

@@ -23,6 +23,7 @@ Floats = NDArray[np.float32]
 Found = list[tuple[str, float]]  # ids with their cosines, the highest first
 _TABLE = "vectors"
 _KEY = "QDRANT_API_KEY"  # the environment's variable with a server's key: it stands in no file
+_URL = "QDRANT_URL"  # the one with the server that the key is for
 _QUERIES = 256  # asked at once
 _POINTS = 1024  # sent at once
 
@@ -46,11 +47,12 @@ class VectorStore(Protocol):
         """Let go of files and connections."""
 
 
-def open_store(kind: StoreKind, where: str | Path, *, dim: int, create: bool) -> VectorStore:
+def open_store(kind: StoreKind, where: str | Path, *, dim: int, create: bool, server: str | None = None) -> VectorStore:
     """Open a store, or with `create` make an empty one in place of what is there.
 
-    where: a folder; for Qdrant a server's collection as well, http://host:6333/collection, whose key, if it asks for
-    one, is the environment's QDRANT_API_KEY. RetrievalError where that cannot be, or the library is not installed.
+    where: a folder; for Qdrant a server's collection as well, http://host:6333/collection. The environment's
+    QDRANT_API_KEY goes to no server but the one that the user named, as `server` or in QDRANT_URL, for `where` may
+    come out of another's file. RetrievalError where that cannot be, or the library is not installed.
     """
     if kind not in get_args(StoreKind):
         raise RetrievalError(f"store {kind!r} is unknown; allowed are {', '.join(get_args(StoreKind))}")
@@ -61,15 +63,17 @@ def open_store(kind: StoreKind, where: str | Path, *, dim: int, create: bool) ->
             return _Lance(Path(where), dim=dim, create=create)
         if is_url(where):
             address, _, collection = str(where).rpartition("/")
-            return _Qdrant(_server(address), collection, where=str(where), dim=dim, create=create)
+            return _Qdrant(
+                _server(address, _key_for(address, server)), collection, where=str(where), dim=dim, create=create
+            )
         return _QdrantFolder(Path(where), dim=dim, create=create)
 
 
 def drop_collection(where: str) -> None:
-    """Remove a server's collection that no index needs any more; one that is not there is no error."""
+    """Remove a collection of a server that the user named; one that is not there is no error."""
     address, _, collection = where.rpartition("/")
     with _told(where, "removed"):
-        _server(address).delete_collection(collection)
+        _server(address, os.environ.get(_KEY)).delete_collection(collection)
 
 
 def is_url(where: str | Path) -> bool:
@@ -184,13 +188,22 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-def _server(address: str) -> Any:
+def _key_for(address: str, server: str | None) -> str | None:
+    """The key, where the address is letter for letter a server that the user named; else there may be none to give."""
+    key, named = os.environ.get(_KEY), {one.rstrip("/") for one in (server, os.environ.get(_URL)) if one}
+    if key and address not in named:
+        said = f"is not known to be the server that {_KEY} is for; allowed is the one in {_URL}, or to unset the key"
+        raise RetrievalError(f"{one_line(address)}: {said}")
+    return key
+
+
+def _server(address: str, key: str | None) -> Any:
     from qdrant_client import QdrantClient
 
     if address.count("/") < 2:
         raise RetrievalError(f"{address}: names no collection; allowed is http://host:6333/collection")
     with _quiet():
-        return QdrantClient(url=address, api_key=os.environ.get(_KEY), timeout=60)
+        return QdrantClient(url=address, api_key=key, timeout=60)
 
 
 class _Qdrant:
