@@ -235,7 +235,7 @@ def test_a_set_is_measured_into_a_run_folder(place, typed, tmp_path):
     assert out.splitlines()[-1] == str(tmp_path / "run")
     assert "margin" in out and "recall@1" in out
     page = (tmp_path / "run" / "report.html").read_text("utf-8")
-    assert "问了其中 1 个问题" in page
+    assert "问了模型 1 个" in page
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text("utf-8"))
     assert manifest["model"] == str(place / "llama") and manifest["config"]["use"]["writing"]["order"] == "best-last"
 

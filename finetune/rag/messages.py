@@ -13,10 +13,10 @@ _TEXTS: dict[str, tuple[str, str]] = {  # key -> (zh, en)
         "about something else · {passages} passages",
     ),
     "subtitle.asked": (
-        "{model}，问了其中 {asked} 个问题 · {questions} 个问题，其中 {judged} 个有资料能回答，{unanswerable} 个没有 · "
+        "{model} · {questions} 个问题，其中 {judged} 个有资料能回答，{unanswerable} 个没有；问了模型 {asked} 个 · "
         "另有离题问题 {elsewhere} 个 · {passages} 段资料",
-        "{model}, asked {asked} of them · {questions} questions, {judged} that a passage answers and {unanswerable} that none "
-        "does · {elsewhere} more about something else · {passages} passages",
+        "{model} · {questions} questions, {judged} that a passage answers and {unanswerable} that none does; {asked} put to "
+        "the model · {elsewhere} more about something else · {passages} passages",
     ),
     "verdict.title": ("结论", "Verdict"),
     "verdict.text": (
@@ -44,7 +44,7 @@ _TEXTS: dict[str, tuple[str, str]] = {  # key -> (zh, en)
     "verdict.caption": ("每种条件与对照之差", "Each condition against its control"),
     "retrieval.title": ("检索", "Retrieval"),
     "retrieval.text": (
-        "词检索是分词后的 BM25；合并检索把词检索和向量检索的名次按权重合并，向量占 {weight}。有资料能回答的问题分成两份"
+        "词检索是分词后的 BM25，向量检索比较编码器的向量，合并检索把词检索和向量检索的名次按权重合并，向量占 {weight}。有资料能回答的问题分成两份"
         "（按题号散列，{chosen} 与 {other} 题）：权重在 {chosen} 题上选出，表中是另外 {other} 题的结果。",
         "lexical is BM25 over segmented words, dense is vectors, hybrid joins both rankings with a weight ({weight} on "
         "vectors). The questions that a passage answers are in two parts (by a hash of the id, {chosen} and {other} "
@@ -59,7 +59,7 @@ _TEXTS: dict[str, tuple[str, str]] = {  # key -> (zh, en)
         "lexical is BM25 over segmented words; without an encoder there is no search by vectors.",
     ),
     "retrieval.alike": (
-        "词检索是分词后的 BM25；合并检索把词检索和向量检索的名次各占一半地合并：问题太少，没有选权重。",
+        "词检索是分词后的 BM25，向量检索比较编码器的向量，合并检索把词检索和向量检索的名次各占一半地合并：问题太少，没有选权重。",
         "lexical is BM25 over segmented words, dense is vectors, hybrid joins both rankings at equal weights: there are "
         "too few questions to choose a weight on.",
     ),

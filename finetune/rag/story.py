@@ -37,7 +37,7 @@ def page_of(study: Study, settings: StudySettings, *, model: str, language: Lang
 def _subtitle(study: Study, model: str, language: Language) -> str:
     """Model or encoder, and how many questions of which kind."""
     return message(
-        "subtitle" if study.use is None else "subtitle.asked", language, model=model, asked=study.questions,
+        "subtitle" if study.use is None else "subtitle.asked", language, model=_name(model), asked=study.questions,
         questions=study.judged + study.unanswerable, judged=study.judged, unanswerable=study.unanswerable,
         elsewhere=study.elsewhere, passages=study.passages,
     )  # fmt: skip
