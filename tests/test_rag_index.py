@@ -7,6 +7,8 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from filelock import FileLock
 
@@ -14,7 +16,7 @@ from finetune.errors import PairError, RetrievalError
 from finetune.rag import embeddings, generations, opened
 from finetune.rag.documents import Limits
 from finetune.rag.index import IndexSettings, build_index, open_index
-from finetune.rag.manifest import check_files, manifest_of
+from finetune.rag.manifest import check_files, file_entries, manifest_of
 from tests.tiny import tiny_bert
 
 DOCUMENTS = {
@@ -371,18 +373,89 @@ def test_a_damaged_index_is_refused_by_readers_and_updates_and_mended_by_a_rebui
         assert index.dense_search(["苹果"], 1)
 
 
-def test_an_index_of_another_format_is_refused(made):
-    folder = made
+def rewritten(folder, change):
+    """Change the one generation's files and manifest, and hash all again, as whoever made such an index would have."""
     (name,) = names(folder)
-    told = json.loads((folder / "generations" / name / "manifest.json").read_text("utf-8"))
-    content = json.dumps({**told, "format": 2}).encode()
-    place = folder / "generations" / generations.name_of(1, content)
-    (folder / "generations" / name).rename(place)
+    place = folder / "generations" / name
+    told = json.loads((place / "manifest.json").read_text("utf-8"))
+    change(place, told)
+    if isinstance(told.get("files"), dict):
+        (place / "manifest.json").unlink()
+        told["files"] = {file: vars(entry) for file, entry in file_entries(place).items()}
+    content = json.dumps(told).encode()
     (place / "manifest.json").write_bytes(content)
-    (folder / "CURRENT").write_text(place.name)
+    place.rename(folder / "generations" / generations.name_of(1, content))
+    (folder / "CURRENT").write_text(generations.name_of(1, content))
+
+
+def test_an_index_of_another_format_is_refused(made):
+    rewritten(made, lambda place, told: told.update(format=2))
     with pytest.raises(RetrievalError) as said:
-        open_index(folder)
+        open_index(made)
     one_line(said, "format 2, this version reads 1", "--rebuild")
+
+
+def _at(*path, value):
+    def change(_place, told):
+        for name in path[:-1]:
+            told = told[name]
+        told[path[-1]] = value
+
+    return change
+
+
+def _file(name, content):
+    return lambda place, _told: (place / name).write_bytes(content)
+
+
+def _chunks_without(column):
+    def change(place, _told):
+        table = pq.read_table(place / "chunks.parquet")
+        pq.write_table(table.drop([column]), place / "chunks.parquet")
+
+    return change
+
+
+def _other_ids(place, _told):
+    table = pq.read_table(place / "chunks.parquet")
+    ids = pa.array([f"another-{place}" for place in range(table.num_rows)])
+    pq.write_table(table.set_column(0, "id", ids), place / "chunks.parquet")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _at("made_from", value=[]),
+        _at("made_from", "encoder", value="builtin:e5-small"),
+        _at("made_from", "encoder", "dim", value="16"),
+        _at("made_from", "words", value=None),
+        _at("made_from", "store", "kind", value="pickles"),
+        _at("opened_with", value={}),
+        _at("opened_with", "vectors", value=7),
+        _at("sources", value=None),
+        _at("counts", value="many"),
+        _at("files", value=["chunks.parquet"]),
+        _at("format", value="1"),
+        _file("terms.json", b"[1]"),
+        _file("terms.json", b"\xff"),
+        _file("chunks.parquet", b"no table"),
+        _chunks_without("text"),
+        _chunks_without("start"),
+        _file("lexical/lexical.json", b"[]"),
+        _other_ids,
+    ],
+)
+def test_an_odd_index_whose_hashes_are_right_is_refused_in_one_line(docs, settings, made, change):
+    rewritten(made, change)
+    with pytest.raises(RetrievalError) as told, open_index(made) as index:
+        index.dense_search(["苹果"], 1)
+    one_line(told)
+    with pytest.raises(RetrievalError) as told:
+        (docs / "pear.txt").write_text("梨在八月成熟。", "utf-8")
+        build_index([docs], made, settings())
+    one_line(told)
+    build_index([docs], made, settings(), rebuild=True)
+    open_index(made).close()
 
 
 def test_what_a_killed_build_has_embedded_is_not_lost_and_a_damaged_part_is_not_believed(

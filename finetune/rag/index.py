@@ -24,7 +24,7 @@ from finetune.rag.embeddings import Embedded, embed_new
 from finetune.rag.generations import index_told
 from finetune.rag.lexical import LexicalIndex
 from finetune.rag.manifest import Manifest, file_entries, library_versions, refuse_others
-from finetune.rag.opened import LEXICAL, TERMS, VECTORS, Index, open_index
+from finetune.rag.opened import LEXICAL, VECTORS, Index, open_index
 from finetune.rag.searchwords import SearchWords
 from finetune.rag.stores import StoreKind, drop_collection, is_url, open_store
 from probe import Outline, model_outline, tokenizer_hash
@@ -239,7 +239,7 @@ def _write_tables(draft: Path, parts: _Parts, collection: Collection) -> None:
     tables.write_documents(collection.documents, draft)
     tables.write_lines(map(asdict, _left(collection, parts.settings)), draft / tables.LEFT)
     tables.write_lines(map(asdict, collection.near), draft / tables.NEAR)
-    tables.write_json(parts.terms, draft / TERMS)
+    tables.write_terms(parts.terms, draft)
 
 
 def _left(collection: Collection, settings: IndexSettings) -> list[Left]:

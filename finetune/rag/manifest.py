@@ -6,10 +6,14 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt
 
 from finetune.errors import RetrievalError
+from finetune.rag.dense import Pooling
 from finetune.rag.generations import MANIFEST
+from finetune.rag.stores import StoreKind
 
 FORMAT = 1  # of the folder; another one is not read
 _LIBRARIES = ("cijing", "bm25s", "rjieba", "lancedb", "qdrant-client", "transformers", "pyarrow", "numpy")
@@ -42,6 +46,73 @@ class Manifest:
         return json.dumps(asdict(self), ensure_ascii=False, indent=1, sort_keys=True).encode() + b"\n"
 
 
+class _Strict(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+
+class _Words(_Strict):
+    rjieba: str
+    terms: str
+    rules: str
+
+
+class _Encoder(_Strict):
+    name: str
+    weights: str
+    pooling: Pooling
+    query_prefix: str
+    passage_prefix: str
+    dim: PositiveInt
+    longest: PositiveInt
+
+
+class _Store(_Strict):
+    kind: StoreKind
+    url: str | None
+
+
+class _Tokenizer(_Strict):
+    name: str
+    sha256: str
+
+
+class _Chunks(_Strict):
+    size: PositiveInt
+    overlap: NonNegativeInt
+    duplicates: Literal["drop", "keep"]
+
+
+class _MadeFrom(_Strict):
+    words: _Words
+    encoder: _Encoder | None
+    store: _Store | None
+    tokenizer: _Tokenizer
+    chunks: _Chunks
+
+
+class _OpenedWith(_Strict):
+    encoder: str | None
+    vectors: str | None
+
+
+class _File(_Strict):
+    bytes: NonNegativeInt
+    sha256: str
+
+
+class _Shape(_Strict):
+    """What a manifest must look like: its hash tells that it is as written, not that an index wrote it."""
+
+    made_from: _MadeFrom
+    opened_with: _OpenedWith
+    sources: list[str]
+    content: str
+    counts: dict[str, int]
+    versions: dict[str, str]
+    files: dict[str, _File]
+    format: int
+
+
 def manifest_of(content: bytes, folder: Path) -> Manifest:
     """Read a manifest; RetrievalError for one of another format, and where it is none."""
     try:
@@ -49,9 +120,10 @@ def manifest_of(content: bytes, folder: Path) -> Manifest:
         if told["format"] != FORMAT:
             said = f"is an index of format {told['format']}, this version reads {FORMAT}"
             raise RetrievalError(f"{folder}: {said}; {_WAY_OUT}")
-        files = {str(name): FileEntry(**entry) for name, entry in told.pop("files").items()}
+        _Shape.model_validate_json(content)
+        files = {name: FileEntry(**entry) for name, entry in told.pop("files").items()}
         return Manifest(**{**told, "sources": tuple(told["sources"]), "files": files})
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise RetrievalError(f"{folder}: {MANIFEST} is not one of an index; {_WAY_OUT}") from error
 
 

@@ -1,6 +1,5 @@
 """An index as it is searched: one generation, checked against its manifest, that stays while it is open."""
 
-import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 from finetune.errors import RetrievalError
 from finetune.rag import tables
 from finetune.rag.dense import DenseEncoder, Floats, dense_encoder
-from finetune.rag.documents import Document
+from finetune.rag.documents import Document, one_line
 from finetune.rag.embeddings import keys_of
 from finetune.rag.generations import Held, hold_current
 from finetune.rag.hits import Ranked
@@ -18,7 +17,7 @@ from finetune.rag.manifest import Manifest, check_files, manifest_of, refuse_oth
 from finetune.rag.searchwords import SearchWords
 from finetune.rag.stores import VectorStore, open_store
 
-LEXICAL, VECTORS, TERMS = "lexical", "vectors", "terms.json"  # in a generation's folder
+LEXICAL, VECTORS = "lexical", "vectors"  # in a generation's folder
 
 
 class Index:
@@ -31,7 +30,7 @@ class Index:
         self._held, self._device, self._store_url = held, device, store_url
         self.manifest: Manifest = manifest_of(held.manifest, folder)
         check_files(held.folder, self.manifest.files)
-        self.terms: list[str] = json.loads((held.folder / TERMS).read_text(encoding="utf-8"))
+        self.terms = tables.read_terms(held.folder)
         if words is None or words.identity() != self.manifest.made_from["words"]:
             words = SearchWords(self.terms)
         refuse_others(folder, {"words": self.manifest.made_from["words"]}, {"words": words.identity()})
@@ -91,6 +90,8 @@ class Index:
         if not queries:
             return []
         found = self.store.search(self.encoder.embed(queries, "query"), min(k, len(self.chunks)))
+        if strangers := {id for one in found for id, _ in one} - self._places.keys():
+            raise self._strange(min(strangers))
         ranked = [[Ranked(self._places[id], score) for id, score in one] for one in found]
         return [sorted(one, key=lambda hit: (-hit.score, hit.place)) for one in ranked]
 
@@ -104,14 +105,20 @@ class Index:
 
     def left(self) -> list[dict[str, Any]]:
         """What was left out of it, as path and reason."""
-        return list(tables.read_lines(self._held.folder / tables.LEFT))
+        return tables.read_left(self._held.folder)
 
     def known_vectors(self) -> dict[bytes, Floats]:
         """Its vectors by what they were made from."""
         ids, vectors = self.store.read()
         by_id = dict(zip(ids, vectors, strict=True))
+        if strangers := by_id.keys() ^ self._places.keys():
+            raise self._strange(min(strangers))
         keys = keys_of(self.chunks.searched(), self._encoder_identity())
         return {key: by_id[id] for key, id in zip(keys, self.chunks.ids(), strict=True)}
+
+    def _strange(self, id: str) -> RetrievalError:
+        said = f"its store and its chunks do not go together (chunk {one_line(id, 80)!r})"
+        return RetrievalError(f"{self.folder}: {said}; index again with --rebuild")
 
     @cached_property
     def _places(self) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, overload
@@ -9,12 +10,14 @@ from typing import Any, overload
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pydantic import TypeAdapter
 
 from finetune.errors import RetrievalError
 from finetune.rag.chunks import Chunk, searched_text
 from finetune.rag.documents import Document
 
 CHUNKS, DOCUMENTS, LEFT, NEAR = "chunks.parquet", "documents.parquet", "left.jsonl", "near.jsonl"
+TERMS = "terms.json"
 _CHUNK = pa.schema(
     [(name, pa.string()) for name in ("id", "document")]
     + [(name, pa.int64()) for name in ("start", "end")]
@@ -62,8 +65,12 @@ def write_chunks(chunks: Iterable[Chunk], folder: Path) -> None:
 
 
 def read_chunks(folder: Path) -> ChunkRows:
-    """Read them back."""
-    return ChunkRows(pq.read_table(folder / CHUNKS, schema=_CHUNK))
+    """Read them back; RetrievalError for a file that is none of an index, as one from elsewhere may be."""
+    with _told(folder, CHUNKS):
+        table = pq.read_table(folder / CHUNKS, schema=_CHUNK)
+        if any(column.null_count for column in table.columns):
+            raise ValueError("a chunk without one of its fields")
+        return ChunkRows(table)
 
 
 def write_documents(documents: Iterable[Document], folder: Path) -> None:
@@ -73,16 +80,35 @@ def write_documents(documents: Iterable[Document], folder: Path) -> None:
 
 def document_hashes(folder: Path) -> dict[str, str]:
     """Each document's id with the hash of its text."""
-    table = pq.read_table(folder / DOCUMENTS, columns=["id", "sha256"])
+    with _told(folder, DOCUMENTS):
+        table = pq.read_table(folder / DOCUMENTS, schema=_DOCUMENT, columns=["id", "sha256"])
     return dict(zip(table.column("id").to_pylist(), table.column("sha256").to_pylist(), strict=True))
 
 
 def read_document(folder: Path, id: str) -> Document:
     """Read one document; RetrievalError where there is none of that id."""
-    rows = pq.read_table(folder / DOCUMENTS, schema=_DOCUMENT, filters=pc.field("id") == id).to_pylist()
+    with _told(folder, DOCUMENTS):
+        rows = pq.read_table(folder / DOCUMENTS, schema=_DOCUMENT, filters=pc.field("id") == id).to_pylist()
     if not rows:
         raise RetrievalError(f"{folder.parent.parent}: no document {id!r}; allowed are those of {DOCUMENTS}")
     return Document(**rows[0])
+
+
+def read_left(folder: Path) -> list[dict[str, Any]]:
+    """Read what was left out, as path and reason."""
+    with _told(folder, LEFT), (folder / LEFT).open(encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+def write_terms(terms: Sequence[str], folder: Path) -> None:
+    """Write the words that stay whole."""
+    (folder / TERMS).write_text(json.dumps(terms, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def read_terms(folder: Path) -> list[str]:
+    """Read them back."""
+    with _told(folder, TERMS):
+        return TypeAdapter(list[str]).validate_json((folder / TERMS).read_bytes(), strict=True)
 
 
 def write_lines(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
@@ -91,15 +117,14 @@ def write_lines(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
     path.write_text("".join(lines), encoding="utf-8", errors="backslashreplace")
 
 
-def write_json(value: Any, path: Path) -> None:
-    """Write a value as JSON."""
-    path.write_text(json.dumps(value, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Read them back."""
-    with path.open(encoding="utf-8") as file:
-        yield from map(json.loads, file)
+@contextmanager
+def _told(folder: Path, name: str) -> Iterator[None]:
+    """What goes wrong in reading a generation's file, in one line."""
+    try:
+        yield
+    except (OSError, ValueError, pa.ArrowException) as error:
+        said = f"{folder.name}/{name} cannot be read as an index's; index again with --rebuild"
+        raise RetrievalError(f"{folder.parent.parent}: {said}") from error
 
 
 def _write(rows: Iterable[Any], path: Path, schema: pa.Schema) -> None:
