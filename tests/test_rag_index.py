@@ -276,6 +276,7 @@ def test_sources_that_hold_nothing_are_refused_with_what_was_left_out(settings, 
     with pytest.raises(RetrievalError) as told:
         build_index([tmp_path / "docs"], tmp_path / "index", settings(), limits=Limits(file_mb=0.001))
     one_line(told, "docs: holds no document", "big.txt is larger", "empty.txt is empty")
+    assert not (tmp_path / "index").exists()  # a mistake leaves nothing behind
     with pytest.raises(RetrievalError) as told:
         open_index(tmp_path / "index")
     one_line(told, "holds no index", "finetune index")

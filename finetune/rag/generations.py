@@ -16,7 +16,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -71,6 +71,7 @@ def _is_full(error: BaseException | None) -> bool:
 @contextmanager
 def one_writer(folder: Path) -> Iterator[None]:
     """Make the folder, and be the only one that writes in it; RetrievalError where another does, or it is not ours."""
+    new = not folder.exists()
     with index_told(folder):
         folder.mkdir(parents=True, exist_ok=True)
         _check_ours(folder)
@@ -83,7 +84,19 @@ def one_writer(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
+        if new:
+            _remove_if_unused(folder)
         lock.release()
+
+
+def _remove_if_unused(folder: Path) -> None:
+    """Take back a folder that was made for a build of which nothing is worth keeping; under its lock."""
+    with suppress(OSError):  # one that is not empty stays, as it should
+        (folder / GENERATIONS).rmdir()
+    if os.listdir(folder) == [LOCK]:
+        with suppress(OSError):
+            (folder / LOCK).unlink()
+            folder.rmdir()
 
 
 def _check_ours(folder: Path) -> None:
