@@ -54,7 +54,7 @@ TEACHING_ORDER = (
     *("footprint", "inspection", "cautions", "preflight_lines", "preflight"),
     *("grid", "trials", "sweep"),
     *("questions", "scoring", "runfolder", "material", "intervals", "edgemeasures", "evaluation", "evaluate", "merge"),
-    *("rag", "commands", "__main__"),
+    *("rag", "compare", "commands", "__main__"),
 )
 # Within finetune/rag/.
 RAG_ORDER = (
@@ -67,6 +67,12 @@ RAG_ORDER = (
     *("causes", "answers", "ask", "references", "readings", "puzzles", "evaluation", "thresholds", "study"),
     *("messages", "story"),
 )
+# Within finetune/compare/.
+COMPARE_ORDER = (
+    *("items", "arms", "settings", "plan", "prompts", "asking", "states", "measuring", "jobs"),
+    *("attention", "statistics", "verdicts", "messages", "story", "run"),
+)
+WITHIN = {"rag": RAG_ORDER, "compare": COMPARE_ORDER}  # packages of finetune/ with an order of their own
 ORDERS = {"probe": ORDER, "finetune": TEACHING_ORDER}
 HOMES = {
     "AttentionInterface": ("probe/rowtap.py",),
@@ -136,19 +142,21 @@ def wrong_order(tree: Tree) -> Iterator[str]:
                     yield f"{path}:{line}: {here} imports {there}, which does not stand above it"
 
 
-def wrong_order_in_rag(tree: Tree) -> Iterator[str]:
-    """The same within finetune/rag/."""
-    for path, source in below(tree, "finetune/rag"):
-        here = path.split("/")[2].removesuffix(".py")
-        if here == "__init__":
-            continue
-        if here not in RAG_ORDER:
-            yield f"{path}: module {here} stands in no list"
-            continue
-        for line, module, name in imports(source):
-            there = name if module == "finetune.rag" else module.removeprefix("finetune.rag.").split(".")[0]
-            if module.startswith("finetune.rag") and there not in RAG_ORDER[: RAG_ORDER.index(here) + 1]:
-                yield f"{path}:{line}: {here} imports {there}, which does not stand above it"
+def wrong_order_within(tree: Tree) -> Iterator[str]:
+    """The same within finetune/rag/ and finetune/compare/."""
+    for package, order in WITHIN.items():
+        for path, source in below(tree, f"finetune/{package}"):
+            here = path.split("/")[2].removesuffix(".py")
+            if here == "__init__":
+                continue
+            if here not in order:
+                yield f"{path}: module {here} stands in no list"
+                continue
+            whole = f"finetune.{package}"
+            for line, module, name in imports(source):
+                there = name if module == whole else module.removeprefix(f"{whole}.").split(".")[0]
+                if module.split(".")[:2] == whole.split(".") and there not in order[: order.index(here) + 1]:
+                    yield f"{path}:{line}: {here} imports {there}, which does not stand above it"
 
 
 def relative_imports(tree: Tree) -> Iterator[str]:
@@ -230,7 +238,7 @@ def vague_names(tree: Tree) -> Iterator[str]:
 
 RULES: tuple[Callable[[Tree], Iterator[str]], ...] = (
     wrong_order,
-    wrong_order_in_rag,
+    wrong_order_within,
     relative_imports,
     crossing,
     away_from_home,
@@ -254,9 +262,9 @@ PLANTED = [
     (wrong_order, "finetune/novelty.py", ""),
     (wrong_order, "finetune/pairs.py", "from finetune.trainer import AttentionTrainer"),
     (wrong_order, "probe/cases.py", "from probe.novelty import x"),
-    (wrong_order_in_rag, "finetune/rag/rows.py", "from finetune.rag.chunks import Chunk"),
-    (wrong_order_in_rag, "finetune/rag/rows.py", "from finetune.rag import chunks"),
-    (wrong_order_in_rag, "finetune/rag/novelty.py", ""),
+    (wrong_order_within, "finetune/rag/rows.py", "from finetune.rag.chunks import Chunk"),
+    (wrong_order_within, "finetune/rag/rows.py", "from finetune.rag import chunks"),
+    (wrong_order_within, "finetune/rag/novelty.py", ""),
     (away_from_home, "finetune/rag/readers.py", "import pypdf"),
     (away_from_home, "finetune/rag/index.py", "import lancedb"),
     (away_from_home, "finetune/rag/opened.py", "from qdrant_client import QdrantClient"),

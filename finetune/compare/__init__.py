@@ -1,0 +1,1 @@
+"""What helped: arms over seeds on the same data, with paired statistics and one page."""
