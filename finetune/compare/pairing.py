@@ -15,6 +15,7 @@ from finetune.errors import DataError
 Floats = NDArray[np.float64]
 Missing = Literal["", "absent", "no_common_seeds", "no_common_items"]  # "": they can be compared
 _KEY = ["measure", "part"]
+_MOST_NATS = 700  # e to the 710 is infinite
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -66,10 +67,9 @@ class Sums:
     exp: bool
 
     def measured(self, values: Floats, weights: Floats) -> Floats:
-        """The measure of sums [..., run] and weights [...]; infinite where a perplexity is beyond numbers."""
+        """The measure of sums [..., run] and weights [...]."""
         mean: Floats = values / weights[..., None]
-        with np.errstate(over="ignore"):
-            return np.exp(mean) if self.exp else mean
+        return np.exp(mean) if self.exp else mean
 
 
 def cells_of(items: pd.DataFrame) -> Iterator[Cells]:
@@ -132,21 +132,30 @@ def _missing(one: dict[int, int], other: dict[int, int] | None, seeds: list[int]
 def _cells(group: pd.DataFrame, measure: Measure, part: str) -> Cells:
     where = f"{measure.name}, part {part}"
     item_places, names = pd.factorize(group["item"])
-    seeds = group["seed"].to_numpy(dtype=np.int64)
-    run_places, runs = pd.factorize(pd.MultiIndex.from_arrays([group["arm"], seeds]))
+    run_places, runs = _runs(group)
     cell = item_places * len(runs) + run_places
     _refuse(group, pd.Series(cell, index=group.index).duplicated(), f"{where}: an item stands twice in a run")
     first = np.unique(item_places, return_index=True)[1]
     units, weights = group["unit"].to_numpy(dtype=str), group["weight"].to_numpy(dtype=np.float64)
     _refuse(group, units != units[first][item_places], f"{where}: an item has another unit in another run")
     _refuse(group, weights != weights[first][item_places], f"{where}: an item has another weight in another run")
+    beyond = group["value"].to_numpy(dtype=np.float64) > _MOST_NATS
+    _refuse(group, beyond & (measure.transform == "exp"), f"{where}: its exponential is beyond numbers")
     values = np.full((len(names), len(runs)), np.nan)
     values[item_places, run_places] = group["value"].to_numpy(dtype=np.float64)
     return Cells(
-        measure=measure, part=part, runs=tuple((str(arm), int(seed)) for arm, seed in runs),
-        items=tuple(str(name) for name in names), units=tuple(units[first].tolist()), values=values,
-        weights=weights[first],
+        measure=measure, part=part, runs=runs, items=tuple(str(name) for name in names),
+        units=tuple(units[first].tolist()), values=values, weights=weights[first],
     )  # fmt: skip
+
+
+def _runs(group: pd.DataFrame) -> tuple[NDArray[np.int64], tuple[tuple[str, int], ...]]:
+    """Of each row the place of its run among the runs (arm, seed)."""
+    arm_places, arms = pd.factorize(group["arm"])
+    seed_places, seeds = pd.factorize(group["seed"].to_numpy(dtype=np.int64))
+    places, both = pd.factorize(arm_places * len(seeds) + seed_places)
+    known = [divmod(int(one), len(seeds)) for one in both]
+    return places, tuple((str(arms[arm]), int(seeds[seed])) for arm, seed in known)
 
 
 def _check(items: pd.DataFrame) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from scipy.special import stdtr
+from scipy.special import ndtr, stdtr, stdtrit
 
 from finetune.compare.pairing import Floats, Pair, Sums
 from finetune.intervals import RESAMPLES
@@ -59,11 +59,24 @@ def exchange_p(sums: Sums, pairs: Sequence[Pair], *, seed: int, flips: int = FLI
     return [float(p) for p in (above / 2 ** len(sums.weights) if exact else (above + 1) / (flips + 1))]
 
 
-def crossed_p(estimate: float, error: float, *, seeds: int, units: int) -> float:
-    """Two-sided p of Student's t, of an estimate and its standard error over units and seeds drawn anew."""
+def student_interval(resampled: Floats, *, error: float, degrees: float) -> tuple[float, float]:
+    """The middle of resampled values, so much of it as a 95 % interval of Student's t would hold.
+
+    Hesterberg's expanded percentile interval (2015). The plain one is too narrow where units are few, because they are
+    drawn from themselves and their spread is not known: of five it holds the truth in 84 % of cases, of twelve in 91 %;
+    this one in 91 % and 95 %.
+    """
+    spread = float(resampled.std(ddof=1))
+    tail = ndtr(-stdtrit(degrees, 0.975) * error / spread) if spread > 0 else 0.5
+    low, high = np.quantile(resampled, [tail, 1 - tail])
+    return float(low), float(high)
+
+
+def student_p(estimate: float, *, error: float, degrees: float) -> float:
+    """Two-sided p of Student's t of an estimate and its standard error."""
     if error == 0:
         return 1.0 if estimate == 0 else 0.0
-    return float(2 * stdtr(min(seeds, units) - 1, -abs(estimate) / error))
+    return float(2 * stdtr(degrees, -abs(estimate) / error))
 
 
 def holm(p: Sequence[float] | Floats) -> Floats:
@@ -91,7 +104,8 @@ def _exchanges(units: int, flips: int, *, exact: bool, seed: int) -> Iterator[Fl
         if exact:
             yield ((np.arange(start, start + size)[:, None] >> np.arange(units)) & 1).astype(np.float64)
         else:
-            drawn = random.integers(256, size=(size, -(-units // 8)), dtype=np.uint8)
+            # Whole words of 32 bits a way, so that the same is drawn whatever the size of a block.
+            drawn = random.integers(256, size=(size, 4 * -(-units // 32)), dtype=np.uint8)
             yield np.unpackbits(drawn, axis=1, count=units).astype(np.float64)
         start += size
 

@@ -15,8 +15,8 @@ from finetune.compare.contrasts import Contrast, Why, contrasts_of
 from finetune.compare.items import Family
 from finetune.compare.pairing import Cells, Floats, Missing, Pair, Sums, cells_of, pair_of, sums_of
 from finetune.compare.power import CLAIMED, ERRORS, SEEDS_TO_CLAIM, more_seeds
-from finetune.compare.resampling import crossed_p, drawn_seeds, drawn_values, exchange_p, holm
-from finetune.intervals import FEWEST, interval
+from finetune.compare.resampling import drawn_seeds, drawn_values, exchange_p, holm, student_interval, student_p
+from finetune.intervals import FEWEST
 
 NAN = math.nan
 CHANGED_COLUMNS = ("part", "item", "unit", "to_right", "to_wrong", "seeds")
@@ -83,6 +83,7 @@ class _Drawn:
     low: float
     high: float
     error: float
+    degrees: float  # of freedom, of the error
     unit_error: float  # given the seeds
     by_seed: Floats
     across_seeds: bool
@@ -165,7 +166,7 @@ def _result(
     whole = sums.measured(sums.values.sum(0), sums.weights.sum())
     units, p = len(sums.weights), p_units
     if drawn.across_seeds:
-        p = max(p, crossed_p(drawn.estimate, drawn.error, seeds=pair.seeds, units=units))
+        p = max(p, student_p(drawn.estimate, error=drawn.error, degrees=drawn.degrees))
     more = more_seeds(drawn.by_seed, unit_error=drawn.unit_error, seed=seed) if drawn.across_seeds else None
     return Result(
         arm=contrast.arm, against=contrast.against, why=contrast.why, family=cells.measure.family,
@@ -211,22 +212,28 @@ def _values(cells: Cells, *, seed: int) -> Iterator[ArmValue]:
 
 def _drawn(pair: Pair, sums: Sums, values: Floats, *, seed: int) -> _Drawn:
     """Estimate, interval and standard error of a pair, of all runs' measures over units drawn anew."""
-    units = len(sums.weights)
+    units, seeds = len(sums.weights), pair.seeds
     by_seed = pair.differences(sums.measured(sums.values.sum(0), sums.weights.sum()))
+    estimate, across = float(by_seed.mean()), seeds >= SEEDS_TO_CLAIM
+    if units < FEWEST:
+        return _Drawn(
+            estimate=estimate, low=NAN, high=NAN, error=NAN, degrees=NAN, unit_error=NAN, by_seed=by_seed,
+            across_seeds=across,
+        )  # fmt: skip
     differences = pair.differences(values)  # [resample, seed]
-    across = pair.seeds >= SEEDS_TO_CLAIM
     given = differences.mean(1)
-    both = drawn_seeds(differences, seed=seed) if across else given
-    low, high = interval(both, units=units)
+    # Units drawn from themselves spread too little, by (units - 1) / units.
+    unit_error = float(given.std(ddof=1)) * math.sqrt(units / (units - 1))
+    seed_error = float(by_seed.std(ddof=1)) / math.sqrt(seeds) if across else 0.0
+    error = math.hypot(unit_error, seed_error)
+    known = unit_error**4 / (units - 1) + (seed_error**4 / (seeds - 1) if across else 0.0)
+    degrees = error**4 / known if known > 0 else float(units - 1)  # Satterthwaite 1946
+    resampled = drawn_seeds(differences, seed=seed) if across else given
+    low, high = student_interval(resampled, error=error, degrees=degrees)
     return _Drawn(
-        estimate=float(by_seed.mean()), low=low, high=high, error=_error(both, units), unit_error=_error(given, units),
-        by_seed=by_seed, across_seeds=across,
+        estimate=estimate, low=low, high=high, error=error, degrees=degrees, unit_error=unit_error, by_seed=by_seed,
+        across_seeds=across,
     )  # fmt: skip
-
-
-def _error(resampled: Floats, units: int) -> float:
-    """The standard error; units drawn from themselves spread too little by (units − 1) / units."""
-    return float(resampled.std(ddof=1)) * math.sqrt(units / (units - 1)) if units >= FEWEST else NAN
 
 
 def _units_left_out(cells: Cells, pair: Pair) -> int:
