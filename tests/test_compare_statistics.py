@@ -20,6 +20,7 @@ from finetune.errors import DataError
 from tests.compared import BOUND, SIMULATIONS, row_of, simulated, table
 
 NAN = math.nan
+SIGNS = list(itertools.product([1, -1], repeat=11))
 
 
 # ---- which arms are compared ------------------------------------------------------------------------------------
@@ -232,8 +233,12 @@ def test_p_is_the_exact_share_of_all_exchanges(measure, transform):
 
 
 def test_equal_answers_in_another_order_count_as_equal():
-    runs = {("base", -1): [0.1] * 5, ("lora", 0): [0.4, 0.3, 0.2, 0.4, 0.3]}
-    assert results_of(table(runs)).iloc[0]["p"] == 2 / 32  # all rise: only all signs and none of them reach it
+    random = np.random.default_rng(0)
+    for _ in range(20):
+        tenths = random.integers(-5, 6, size=11)  # whole numbers add up without rounding, tenths do not
+        exact = np.mean([abs(np.dot(signs, tenths)) >= abs(tenths.sum()) for signs in SIGNS])
+        runs = {("base", -1): [0.1] * 11, ("lora", 0): 0.1 + tenths / 10}
+        assert results_of(table(runs)).iloc[0]["p"] == exact
     assert results_of(table({("base", -1): [0.1] * 6, ("lora", 0): [0.1] * 6})).iloc[0]["p"] == 1.0
 
 
