@@ -345,6 +345,7 @@ def test_a_run_folder_has_every_table_the_threshold_and_the_settings(study, word
 def test_rows_for_a_terminal_are_words() -> None:
     frame = pd.DataFrame({"a": [0.12345], "b": ["x"], "c": [3]})
     assert table_rows(frame, ["b", "a", "c"]) == [["x", "0.123", "3"]]
+    assert table_rows(pd.DataFrame({"a": [float("nan")]}), ["a"]) == [["–"]]
 
 
 # ---- thresholds in files ----------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
 
 from finetune.errors import RetrievalError
 
@@ -57,6 +58,7 @@ def contains(answer: str, golds: str | Sequence[str]) -> bool:
     return exact_match(answer, golds) or any(_stands_in(answer_units(gold), own) for gold in _checked(golds))
 
 
+@lru_cache(maxsize=4096)  # a set of questions reads each passage many times
 def _spaced(text: str) -> str:
     """The text folded, with a space for all that is not read."""
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold()).translate(_SIGNS)

@@ -311,6 +311,12 @@ def _cell(value: object) -> str | float | int | None:
 
 
 def table_rows(frame: pd.DataFrame, columns: Sequence[str]) -> list[list[str]]:
-    """Give rows of words for a terminal, numbers to three figures."""
+    """Give rows of words for a terminal, numbers to three figures, a dash for one that is not known."""
     chosen = frame[list(columns)].itertuples(index=False)
-    return [[f"{value:.3g}" if isinstance(value, float) else str(value) for value in row] for row in chosen]
+    return [[_shown(value) for value in row] for row in chosen]
+
+
+def _shown(value: object) -> str:
+    if not isinstance(value, float):
+        return str(value)
+    return "–" if np.isnan(value) else f"{value:.3g}"
