@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from inspect import signature
 from typing import Any
 
@@ -76,7 +77,7 @@ class Asked:
     tokens: TokenMap
     start: int = 0  # the character of tokens.text at which the question's prompt begins
 
-    @property
+    @cached_property
     def places(self) -> tuple[int, ...]:
         """The ending's tokens."""
         return ending_tokens(self.tokens, start=self.start + len(self.question.prompt))
@@ -86,7 +87,7 @@ class Asked:
         """The positions that predict the ending."""
         return tuple(place - 1 for place in self.places)
 
-    @property
+    @cached_property
     def keys(self) -> tuple[int, ...]:
         """The tokens of the pair's word in the prompt, wherever it stands there; none without one."""
         word = word_in_prompt(self.question)
@@ -187,7 +188,7 @@ def log_probabilities(model: Any, texts: Sequence[Predicted], *, edits: Sequence
     ids = torch.tensor([[*one.ids, *[0] * (longest - len(one.ids))] for one in texts])
     mask = torch.tensor([[place < len(one.ids) for place in range(longest)] for one in texts]).long()
     device = next(model.parameters()).device
-    first = min(one.readers[0] for one in texts) if _keeps_few(model) else 0  # a vocabulary is wide
+    first = min(one.readers[0] for one in texts) if keeps_few(model) else 0  # a vocabulary is wide
     more = {"logits_to_keep": longest - first} if first else {}
     edited = tap(model, RowRequest([[0]] * len(texts), layers=(), edits=edits)) if edits else nullcontext()
     with torch.inference_mode(), edited:
@@ -201,7 +202,7 @@ def log_probabilities(model: Any, texts: Sequence[Predicted], *, edits: Sequence
     return found
 
 
-def _keeps_few(model: Any) -> bool:
+def keeps_few(model: Any) -> bool:
     """Whether the model can be asked for the last positions' logits alone."""
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
     return "logits_to_keep" in signature(inner.forward).parameters
