@@ -94,7 +94,11 @@ class Asked:
         return () if word is None else places_of(word, self.question.prompt, self.tokens, start=self.start)
 
     def edge(self, item: int, *, factor: float = 0.0) -> EdgeEdit:
-        """The weight of the edges from the ending to the pair's word times a factor; 0: the ending cannot see it."""
+        """The weight of the edges from the ending to the pair's word times a factor; 0: the ending cannot see it.
+
+        Where the word is the prompt's last, its own row gives the ending's first token, and is left as it is unless
+        it gives the whole ending.
+        """
         query = tuple(place for place in self.readers if place not in self.keys) or self.readers
         return EdgeEdit(query=query, key=self.keys, factor=factor, item=item)
 
