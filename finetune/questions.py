@@ -192,7 +192,7 @@ def log_probabilities(model: Any, texts: Sequence[Predicted], *, edits: Sequence
     ids = torch.tensor([[*one.ids, *[0] * (longest - len(one.ids))] for one in texts])
     mask = torch.tensor([[place < len(one.ids) for place in range(longest)] for one in texts]).long()
     device = next(model.parameters()).device
-    first = min(one.readers[0] for one in texts) if keeps_few(model) else 0  # a vocabulary is wide
+    first = min(one.readers[0] for one in texts) if _keeps_few(model) else 0  # a vocabulary is wide
     more = {"logits_to_keep": longest - first} if first else {}
     edited = tap(model, RowRequest([[0]] * len(texts), layers=(), edits=edits)) if edits else nullcontext()
     with torch.inference_mode(), edited:
@@ -206,7 +206,7 @@ def log_probabilities(model: Any, texts: Sequence[Predicted], *, edits: Sequence
     return found
 
 
-def keeps_few(model: Any) -> bool:
+def _keeps_few(model: Any) -> bool:
     """Whether the model can be asked for the last positions' logits alone."""
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
     return "logits_to_keep" in signature(inner.forward).parameters

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -280,20 +281,25 @@ def test_a_bias_goes_with_every_token_that_is_written(loaded):
 
 
 class Parrot(torch.nn.Module):
-    """A model that writes one text, token by token."""
+    """A model that writes one text, then the end token, then the text again."""
 
-    def __init__(self, tokenizer, length, text, end):
+    def __init__(self, tokenizer, length, text):
         super().__init__()
-        self.weight = torch.nn.Parameter(torch.zeros(1))
         own = tokenizer(text, add_special_tokens=False)["input_ids"]
-        self.coming, self.words, self.length = [*own, end, *own], len(tokenizer), length
-        self.generation_config = None
+        self.coming, self.words, self.length = [*own, tokenizer.eos_token_id, *own], len(tokenizer), length
+        self.weight = torch.nn.Parameter(torch.zeros(1))
 
-    def forward(self, input_ids, past_key_values, use_cache):
-        seen = (past_key_values or 0) + input_ids.shape[1]
+    def forward(self, input_ids, use_cache=False):
         logits = torch.zeros(1, 1, self.words)
-        logits[0, 0, self.coming[seen - self.length]] = 1.0
-        return type("Output", (), {"logits": logits, "past_key_values": seen})()
+        logits[0, 0, self.coming[input_ids.shape[1] - self.length]] = 1.0
+        return SimpleNamespace(logits=logits)
+
+    def generate(self, input_ids, max_new_tokens, stopping_criteria, **_):
+        while True:
+            new = self(input_ids).logits[0, -1].argmax()
+            input_ids = torch.cat([input_ids, new[None, None]], dim=1)
+            if input_ids.shape[1] == self.length + max_new_tokens or bool(stopping_criteria(input_ids, None).all()):
+                return input_ids
 
 
 @pytest.mark.parametrize(
@@ -306,13 +312,19 @@ class Parrot(torch.nn.Module):
     ],
 )
 def test_an_answer_ends_at_a_stop_or_at_the_end_token(loaded, text, stops, wanted):
-    put = put_of(loaded)[0]
-    tokenizer = loaded.tokenizer
-    parrot = Parrot(tokenizer, len(put.prompt.tokens.ids), text, tokenizer.eos_token_id)
-    found = write_answer(replace(loaded, model=parrot), put, stops=stops, max_new_tokens=20)
-    assert found == wanted
+    put, tokenizer = put_of(loaded)[0], loaded.tokenizer
+    parrot = Parrot(tokenizer, len(put.prompt.tokens.ids), text)
+    assert write_answer(replace(loaded, model=parrot), put, stops=stops, max_new_tokens=20) == wanted
     few = write_answer(replace(loaded, model=parrot), put, stops="", max_new_tokens=1)
     assert few == tokenizer.decode(parrot.coming[:1], skip_special_tokens=True).strip()
+
+
+def test_answers_with_and_without_a_bias_end_alike(loaded):
+    (put,) = put_of(loaded)[:1]
+    written = write_answer(loaded, put, stops="", max_new_tokens=12)
+    for stop in dict.fromkeys(written.strip()):
+        cut_there = [write_answer(loaded, put, stops=stop, max_new_tokens=12, bias=bias) for bias in (0.0, 1e-12)]
+        assert cut_there == [written[: written.index(stop)].strip()] * 2
 
 
 def test_a_sign_that_an_ending_holds_is_no_stop():

@@ -1,7 +1,7 @@
 """Questions put to one model: both endings scored, with edits of attention where asked, and an answer written."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property, partial
 from math import exp
@@ -13,12 +13,13 @@ import torch
 from finetune.domains import Question
 from finetune.errors import DataError
 from finetune.heads import rows_only
-from finetune.questions import Asked, Edit, asked_behind, ending_scores, keeps_few, places_of, word_in_prompt
+from finetune.questions import Asked, Edit, asked_behind, ending_scores, places_of, word_in_prompt
 from finetune.scoring import Step
 from finetune.spelling import Speller, mark_ids
 from probe import EdgeEdit, HeadEdit, LoadedModel, MappedPrompt, RowRequest, TokenMap, tap
 
 EditsOf = Callable[[Asked, int], list[Edit]]  # of one text, by its place in the batch
+IsOver = Callable[[Sequence[int]], bool]  # of the tokens written so far
 STOPS = "\n。！？；，!?;"  # where a written answer is over
 _TOKENS = 4096  # of a batch
 _LOGITS = 2**27  # numbers held at once: half a gigabyte
@@ -225,41 +226,56 @@ def write_answer(loaded: LoadedModel, put: Put, *, stops: str, max_new_tokens: i
     each token. Decoding is the same with and without. DataError where the model has no room.
     """
     _check_room(loaded, len(put.prompt.tokens.ids) + max_new_tokens, put.question)
-    ends = {*mark_ids(loaded.tokenizer), *_end_ids(loaded.model)}
-    new: list[int] = []
-    for token in _greedy(loaded, put, bias=bias):
-        if token in ends:
-            break
-        new.append(token)
-        text = _text(loaded.tokenizer, new).lstrip()
-        found = [text.index(stop) for stop in stops if stop in text]
-        if found:
-            return text[: min(found)].strip()
-        if len(new) == max_new_tokens:
-            break
-    return _text(loaded.tokenizer, new).strip()
+    tokenizer = loaded.tokenizer
+    ends = {*mark_ids(tokenizer), *_end_ids(loaded.model)}
+
+    def is_over(new: Sequence[int]) -> bool:
+        text = _text(tokenizer, new).lstrip()
+        return len(new) == max_new_tokens or new[-1] in ends or any(stop in text for stop in stops)
+
+    if bias and put.keys:
+        new = _biased_tokens(loaded, put, is_over, bias=bias)
+    else:
+        new = _cached_tokens(loaded, put, is_over, ends=ends, most=max_new_tokens)
+    kept = list(itertools.takewhile(lambda token: token not in ends, new))
+    text = _text(tokenizer, kept).lstrip()
+    return text[: min((text.index(stop) for stop in stops if stop in text), default=len(text))].strip()
 
 
-def _greedy(loaded: LoadedModel, put: Put, *, bias: float) -> Iterator[int]:
-    """The likeliest next token, again and again."""
-    read, past = list(put.prompt.tokens.ids), None
-    edited = bool(bias and put.keys)
-    more = {"logits_to_keep": 1} if keeps_few(loaded.model) else {}
-    while True:
-        given = torch.tensor([read if edited or past is None else read[-1:]], device=loaded.device)
-        tapped = tap(loaded.model, _biased_rows(put, len(read), bias)) if edited else nullcontext()
-        with torch.inference_mode(), tapped:
-            output = loaded.model(input_ids=given, past_key_values=past, use_cache=not edited, **more)
-        past = None if edited else output.past_key_values
-        read.append(int(output.logits[0, -1].argmax()))
-        yield read[-1]
+def _cached_tokens(loaded: LoadedModel, put: Put, is_over: IsOver, *, ends: Set[int], most: int) -> list[int]:
+    """What the model itself writes."""
+    from transformers import StoppingCriteriaList
+
+    ids = torch.tensor([put.prompt.tokens.ids], device=loaded.device)
+    length = ids.shape[1]
+
+    def stop(read: Any, scores: Any, **_: Any) -> Any:
+        over = is_over(read[0, length:].tolist())
+        return torch.full((1,), over, dtype=torch.bool, device=read.device)
+
+    with torch.inference_mode():
+        whole = loaded.model.generate(
+            input_ids=ids, attention_mask=torch.ones_like(ids), do_sample=False, num_beams=1,
+            max_new_tokens=most, eos_token_id=sorted(ends), pad_token_id=loaded.tokenizer.pad_token_id or 0,
+            cache_implementation="dynamic", disable_compile=True, return_dict_in_generate=False,
+            stopping_criteria=StoppingCriteriaList([stop]),
+        )  # fmt: skip
+    return [int(token) for token in whole[0, length:].tolist()]
 
 
-def _biased_rows(put: Put, length: int, bias: float) -> RowRequest:
-    """The request for a pass over prompt and answer so far: every position that predicts a new token is biased."""
-    readers = range(len(put.prompt.tokens.ids) - 1, length)
-    query = tuple(place for place in readers if place not in put.keys) or tuple(readers)
-    return RowRequest([[0]], layers=(), edits=[EdgeEdit(query=query, key=put.keys, factor=exp(bias))])
+def _biased_tokens(loaded: LoadedModel, put: Put, is_over: IsOver, *, bias: float) -> list[int]:
+    """What the model writes while every position that predicts a new token is biased."""
+    length, new = len(put.prompt.tokens.ids), list[int]()
+    while not new or not is_over(new):
+        ids = [*put.prompt.tokens.ids, *new]
+        readers = tuple(range(length - 1, len(ids)))
+        query = tuple(place for place in readers if place not in put.keys) or readers
+        edit = EdgeEdit(query=query, key=put.keys, factor=exp(bias))
+        given = torch.tensor([ids], device=loaded.device)
+        with torch.inference_mode(), tap(loaded.model, RowRequest([[0]], layers=(), edits=[edit])):
+            logits = loaded.model(input_ids=given, **rows_only(loaded.model)).logits
+        new.append(int(logits[0, -1].argmax()))
+    return new
 
 
 def _end_ids(model: Any) -> set[int]:
