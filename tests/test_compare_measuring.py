@@ -177,9 +177,9 @@ def test_questions_are_told_apart_by_whether_their_fact_was_seen(of_run):
 
 
 def test_what_is_written_is_scored_against_the_right_ending(base, material):
-    answers = iter(["和平", "新手", "", "大菠菜"])
+    answers = ["和平", "新手", "", "大菠菜"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("finetune.compare.measuring.write_answer", lambda *_, **__: next(answers))
+        patch.setattr("finetune.compare.measuring.write_answers", lambda *_, **__: answers)
         found = measure_job(given(base), replace(material, cases=()))
     assert values(found, "exact") == {"q0": 1.0, "q1": 0.0, "q2": 0.0, "q3": 0.0}
     assert values(found, "f1") == pytest.approx({"q0": 1.0, "q1": 0.5, "q2": 0.0, "q3": 0.8})

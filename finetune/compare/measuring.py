@@ -20,7 +20,7 @@ from finetune.compare.asking import (
     score_endings,
     silenced,
     stops_of,
-    write_answer,
+    write_answers,
 )
 from finetune.compare.items import Item
 from finetune.compare.prompts import Before, PromptKind, prompt_for
@@ -284,17 +284,14 @@ class _Questions:
 
     def written(self) -> pd.DataFrame:
         """What the model writes after each prompt, and how it scores."""
-        stops = stops_of(self.material.questions)
+        texts = write_answers(
+            self.loaded, self.put, stops=stops_of(self.material.questions), bias=self.bias,
+            max_new_tokens=self.material.max_new_tokens, step=partial(self.tell, "written answers"),
+        )  # fmt: skip
         rows = []
-        for done, one in enumerate(self.put, 1):
-            text = write_answer(
-                self.loaded, one, stops=stops, max_new_tokens=self.material.max_new_tokens, bias=self.bias
-            )
-            right = one.question.right
-            rows.append(
-                (one.question.id, right, text, float(exact_match(text, right)), float(character_f1(text, right)))
-            )
-            self.tell("written answers", done, len(self.put))
+        for one, text in zip(self.put, texts, strict=True):
+            name, right = one.question.id, one.question.right
+            rows.append((name, right, text, float(exact_match(text, right)), character_f1(text, right)))
         return pd.DataFrame(rows, columns=list(WRITTEN_COLUMNS))
 
     def shares(self) -> Iterator[Item]:
