@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import exp
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from finetune.pairs import TokenPair, why_unmet
 from finetune.reach import Depths
 from finetune.scoring import Step, batched, class_logs, model_inputs, moved
 from finetune.supervise import batch_pairs, request_for
-from probe import EdgeEdit, RowRequest, attached, tap
+from probe import EdgeEdit, attached
 
 _TEXTS = 8  # a batch
 
@@ -52,19 +53,35 @@ def pair_masses(
     One array a set of heads, in the order of `placed_pairs`; NaN where none of its layers reaches so far back. A
     masked language model reads its texts unmasked here.
     """
-    with_pairs = [document for document in documents if placed_pairs([document])]
     layers = sorted({layer for chosen in heads.values() for layer in chosen})
     found: dict[str, list[float]] = {name: [] for name in heads}
+    for by_layer in masses_by_head(model, documents, collator=collator, depths=depths, layers=layers, step=step):
+        for name, chosen in heads.items():
+            masses = [mass[list(chosen[layer])] for layer, mass in by_layer.items() if layer in chosen]
+            found[name].append(float(np.concatenate(masses).mean()) if masses else float("nan"))
+    return {name: np.array(values, dtype=np.float64) for name, values in found.items()}
+
+
+def masses_by_head(
+    model: Any,
+    documents: Sequence[Encoded],
+    *,
+    collator: Collator,
+    depths: Depths,
+    layers: Sequence[int],
+    step: Step | None = None,
+) -> list[dict[int, NDArray[np.float64]]]:
+    """Attention of each pair's query on its key, [head], by layer that can meet it; in the order of `placed_pairs`."""
+    with_pairs = [document for document in documents if placed_pairs([document])]
+    found = []
     with torch.inference_mode(), attached(model):
         for group in batched(with_pairs, _TEXTS, step):
             batch = _unmasked(moved(collator(group), next(model.parameters()).device))
             by_layer = _masses(model, batch, layers=layers)
             for number, placed in enumerate(placed_pairs(group)):
                 met = [layer for layer in layers if _meets(placed.pair, layer, depths)]
-                for name, chosen in heads.items():
-                    masses = [by_layer[layer][number, list(chosen[layer])] for layer in met if layer in chosen]
-                    found[name].append(float(np.concatenate(masses).mean()) if masses else float("nan"))
-    return {name: np.array(values, dtype=np.float64) for name, values in found.items()}
+                found.append({layer: by_layer[layer][number] for layer in met})
+    return found
 
 
 def _masses(model: Any, batch: dict[str, Any], *, layers: Sequence[int]) -> dict[int, NDArray[np.float64]]:
@@ -99,6 +116,10 @@ class Cue:
     part: str
     places: tuple[int, ...]
 
+    def edit(self, item: int, *, factor: float) -> EdgeEdit:
+        """The weight of the edges from the target to the cue times a factor."""
+        return EdgeEdit(query=self.document.target, key=self.places, factor=factor, item=item)
+
 
 def cues_of(documents: Sequence[Encoded], parts: Mapping[int, str], *, causal: bool) -> tuple[list[Cue], int]:
     """The cues of each record by part of the pairs, and how many a causal model's target cannot read.
@@ -124,17 +145,17 @@ def cues_of(documents: Sequence[Encoded], parts: Mapping[int, str], *, causal: b
 
 
 def right_class_logs(
-    model: Any, cues: Sequence[Cue], *, collator: Collator, cut: bool, step: Step | None = None
+    model: Any, cues: Sequence[Cue], *, collator: Collator, cut: bool, bias: float = 0.0, step: Step | None = None
 ) -> NDArray[np.float64]:
-    """The log-probability of each right class, [cue]; cut: the target cannot see the cue, in any layer or head."""
+    """The log-probability of each right class, [cue]; cut: the target cannot see the cue, in any layer or head.
+
+    bias: what is added to the logits from the target to the cue where it is not cut.
+    """
+    factor = 0.0 if cut else exp(bias)
     found: list[float] = []
     for group in batched(cues, _TEXTS, step):
         batch = moved(collator([cue.document for cue in group]), next(model.parameters()).device)
-        if cut:
-            edits = [EdgeEdit(query=cue.document.target, key=cue.places, item=item) for item, cue in enumerate(group)]
-            with tap(model, RowRequest([[0]] * len(group), layers=(), edits=edits)):
-                logs = class_logs(model, batch, collator)
-        else:
-            logs = class_logs(model, batch, collator)
+        edits = [cue.edit(item, factor=factor) for item, cue in enumerate(group)] if factor != 1 else []
+        logs = class_logs(model, batch, collator, edits=edits)
         found += [float(row[cue.document.label or 0]) for row, cue in zip(logs, group, strict=True)]
     return np.array(found, dtype=np.float64)
