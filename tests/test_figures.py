@@ -173,7 +173,7 @@ def test_drawing_leaves_matplotlibs_settings_and_pyplot_alone():
 def test_a_few_values_across_are_the_ticks_and_nothing_between_them():
     frame = pd.DataFrame({"place": [1, 3, 5], "value": [0.1, 0.2, 0.3], "low": [0.0] * 3, "high": [0.5] * 3})
     given = {"x": "place", "y": "value", "low": "low", "high": "high", "title": "places", "label": "share"}
-    (axes,) = layer_curve(frame, **given, across="place").axes
+    axes = layer_curve(frame, **given, across="place").axes[0]
     assert axes.get_xticks().tolist() == [1, 3, 5]
 
 
