@@ -45,6 +45,7 @@ _SYSTEM_FAMILIES = (
 _MUST_HAVE = "苹果词镜"
 _INK, _QUIET, _RULE, _ABSENT, _ACCENT = "#16202a", "#5d6873", "#d5dade", "#d3d6d9", "#b3261e"
 _DPI = 160
+_FEW = 6  # values of an axis that each get a tick
 _SHOWN_WHITESPACE = {"\n": "↓", "\r": "↓", "\t": "→"}
 
 
@@ -197,7 +198,11 @@ def layer_curve(
         axes.plot(rows[x], rows[y], label=str(name), linewidth=1.5, markersize=4.5, **style)
     if zero:
         axes.axhline(0, color=_QUIET, linewidth=0.7, zorder=0)
-    axes.xaxis.set_major_locator(MaxNLocator(4, steps=[2, 2.5, 5, 10]) if across else MaxNLocator(integer=True))
+    places = sorted(set(frame[x]))
+    if across and len(places) <= _FEW:
+        axes.set_xticks(places)  # where there was a measurement, and not between
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(4, steps=[2, 2.5, 5, 10]) if across else MaxNLocator(integer=True))
     axes.set_xlabel(across or message("figure.layer", language), fontproperties=_font(9.5), color=_QUIET)
     axes.set_ylabel(label, fontproperties=_font(9.5), color=_QUIET, parse_math=False)
     _dress_axes(axes)

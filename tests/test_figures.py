@@ -170,6 +170,13 @@ def test_drawing_leaves_matplotlibs_settings_and_pyplot_alone():
     assert pyplot.get_fignums() == []
 
 
+def test_a_few_values_across_are_the_ticks_and_nothing_between_them():
+    frame = pd.DataFrame({"place": [1, 3, 5], "value": [0.1, 0.2, 0.3], "low": [0.0] * 3, "high": [0.5] * 3})
+    given = {"x": "place", "y": "value", "low": "low", "high": "high", "title": "places", "label": "share"}
+    axes = layer_curve(frame, **given, across="place").axes[0]
+    assert axes.get_xticks().tolist() == [1, 3, 5]
+
+
 def test_a_layer_curve_has_one_line_a_series_and_leaves_gaps():
     frame = pd.DataFrame({"layer": [0, 1, 2] * 2, "e": [0.1, np.nan, 0.3, 0.2, 0.2, 0.2], "model": list("aaabbb")})
     frame = frame.assign(low=frame.e - 0.05, high=frame.e + 0.05)
