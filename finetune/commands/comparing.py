@@ -53,11 +53,11 @@ def compare(
         open_console(sys.stdout).print(text_table(*rows_of(states)))
         print(folder / "plan.json")
         return
-    from finetune.compare.measuring import measure_job  # type: ignore[import-not-found]
+    from finetune.compare.materials import measurer  # type: ignore[import-not-found]
 
     with show_progress() as progress:
         found = run_comparison(
-            given, folder=folder, measure=measure_job, only=only or (), device=device, language=language,
+            given, folder=folder, measure=measurer(given, folder, device), only=only or (), device=device, language=language,
             progress=progress,
         )  # fmt: skip
     open_console(sys.stdout).print(text_table(*rows_of(found.jobs)))
@@ -70,6 +70,5 @@ def _tell_missing(found: "Compared", *, failed: set[str]) -> None:
     for name, reason in found.missing.items():
         say(f"missing: {name}: {reason}")
     if failed:
-        raise TrainingError(
-            f"{found.folder}: {len(failed)} jobs failed ({', '.join(sorted(failed))}); the same command tries them again"
-        )
+        names = ", ".join(sorted(failed))
+        raise TrainingError(f"{found.folder}: {len(failed)} jobs failed ({names}); the same command tries them again")

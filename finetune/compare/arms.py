@@ -13,7 +13,7 @@ PromptKind = Literal["plain", "gloss", "passages"]
 BASE = "base"
 EVERY_TASK: tuple[Task, ...] = ("causal-lm", "masked-lm", "sense", "word-in-context", "classification")
 PROMPTED: tuple[Task, ...] = ("causal-lm",)
-WITH_READER: tuple[Task, ...] = ("causal-lm", "sense", "word-in-context")
+WITH_READER: tuple[Task, ...] = ("causal-lm", "sense")
 _NO_PROMPT = "it has no prompt to put anything before"
 _NO_READER = "it has no ending and no target whose edge could be raised"
 
@@ -29,7 +29,7 @@ class Arm:
     supervised: bool = False  # it reads the pairs in training
     more_text: bool = False  # it is trained on further texts, in as many steps as the run that it comes after
     prompt: PromptKind = "plain"
-    biased: bool = False  # logits of the edge to the pair's word are raised
+    edge_bias: bool = False  # logits of the edge to the pair's word are raised
     tasks: tuple[Task, ...] = EVERY_TASK
     unfit: str = ""  # why it makes no sense for other tasks
 
@@ -54,7 +54,7 @@ ARMS: Mapping[str, Arm] = {
     for one in (
         Arm(name=BASE),
         Arm(name="gloss", prompt="gloss", tasks=PROMPTED, unfit=_NO_PROMPT),
-        Arm(name="edge-bias", biased=True, tasks=WITH_READER, unfit=_NO_READER),
+        Arm(name="edge-bias", edge_bias=True, tasks=WITH_READER, unfit=_NO_READER),
         Arm(name="rag", prompt="passages", tasks=PROMPTED, unfit=_NO_PROMPT),
         Arm(name="lora", run="lora"),
         Arm(name="lora-attention", run="lora-attention", overrides={"attention.mode": "pairs"}, supervised=True),

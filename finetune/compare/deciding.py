@@ -64,7 +64,7 @@ class Deciding:
 
     def _asked_with(self, arm: Arm) -> Mapping[str, Any]:
         config, files = self.config, _Files()
-        told: dict[str, Any] = {"edge_bias": config.edge_bias} if arm.biased else {}
+        told: dict[str, Any] = {"edge_bias": config.edge_bias} if arm.edge_bias else {}
         if arm.prompt == "gloss" and config.glosses is not None:
             files.add("glosses", config.glosses, Path(config.glosses))
         if arm.prompt == "passages":

@@ -3,6 +3,7 @@
 import gc
 import json
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,7 +14,7 @@ import torch
 from finetune.compare.arms import ArmModel
 from finetune.compare.costs import Spent, cost_of, metered, spent_of, stored_parameters
 from finetune.compare.deciding import file_hash
-from finetune.compare.items import COLUMNS, MEASURES
+from finetune.compare.items import MEASURES, Item, items_frame
 from finetune.compare.plan import (
     COST,
     FAILED,
@@ -24,7 +25,6 @@ from finetune.compare.plan import (
     RUNS,
     WRITTEN,
     Job,
-    JobMaterial,
     Plan,
     is_begun,
     is_done,
@@ -49,8 +49,8 @@ class Measured(Protocol):
     """What measuring gives."""
 
     @property
-    def items(self) -> pd.DataFrame:
-        """By COLUMNS."""
+    def items(self) -> Iterable[Item]:
+        """Those that every arm has."""
 
     @property
     def maps(self) -> pd.DataFrame:
@@ -66,9 +66,9 @@ class Measured(Protocol):
 
 
 class MeasureJob(Protocol):
-    """What measures an opened arm: `finetune.compare.measuring.measure_job`."""
+    """What measures an opened arm, on the same material for all."""
 
-    def __call__(self, model_of_arm: ArmModel, material: JobMaterial, *, progress: Progress | None) -> Measured:
+    def __call__(self, opened: ArmModel, /, *, progress: Progress | None) -> Measured:
         """Give the items of an arm, its maps and what it wrote."""
 
 
@@ -134,10 +134,10 @@ def measure_arm(
     told: list[Spent] = []
     with metered(told.append):
         opened = open_arm(job, plan.config, folder, device=device)
-        material = JobMaterial(config=plan.config, folder=folder, device=device)
-        measured = measure(opened, material, progress=progress)
-    _check(job, measured.items)
-    for name, frame in ((ITEMS, measured.items), (MAPS, measured.maps), (WRITTEN, measured.written)):
+        measured = measure(opened, progress=progress)
+    items = items_frame(measured.items, arm=job.arm.name, seed=job.seed)
+    _check(job, items)
+    for name, frame in ((ITEMS, items), (MAPS, measured.maps), (WRITTEN, measured.written)):
         write_frame(frame, place / name)
     run = opened.run
     training = read_told(folder / RUNS / f"{job.run_name}.json").get("cost")
@@ -194,11 +194,11 @@ def _clear(place: Path, mark: Path) -> None:
 
 
 def _check(job: Job, items: pd.DataFrame) -> None:
-    """TrainingError for a number that is none; ValueError for a table that is not one of items."""
-    if list(items.columns) != list(COLUMNS) or not set(items.measure) <= set(MEASURES):
-        raise ValueError(f"{job.name}: columns {list(items.columns)}, measures {sorted(set(items.measure))}")
-    if items.duplicated(["measure", "part", "item"]).any() or set(items.arm) - {job.arm.name}:
-        raise ValueError(f"{job.name}: an item stands twice, or is of another arm")
+    """TrainingError for a number that is none; ValueError for items that are none of ours."""
+    unknown = set(items.measure) - set(MEASURES)
+    twice = items[items.duplicated(["measure", "part", "item"])]
+    if unknown or len(twice):
+        raise ValueError(f"{job.name}: unknown measures {sorted(unknown)}, {len(twice)} items that stand twice")
     wrong = items[~np.isfinite(items[["value", "weight"]].to_numpy(dtype=float)).all(axis=1)]
     if len(wrong):
         measure, part, item, value = wrong.iloc[0][["measure", "part", "item", "value"]]

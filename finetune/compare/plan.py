@@ -74,15 +74,6 @@ class JobState:
     reason: str = ""  # why it failed
 
 
-@dataclass(frozen=True, kw_only=True)
-class JobMaterial:
-    """What a job is measured with: the comparison's settings, and the folder in which its jobs share what they make."""
-
-    config: CompareConfig
-    folder: Path
-    device: str = "auto"
-
-
 def plan_of(config: CompareConfig) -> Plan:
     """The jobs in their order: those without training, then seed by seed.
 

@@ -193,9 +193,9 @@ def _lacking(config: CompareConfig, arm: Arm) -> Iterator[str]:
     trained = ARMS[arm.run] if arm.run is not None else None
     if config.pairs is None and trained is not None and trained.supervised:
         yield f"pairs: {arm.name} needs them; give `pairs: {{file: …}}`, or leave the arm out"
-    if config.pairs is None and arm.biased and config.task != "causal-lm":
+    if config.pairs is None and arm.edge_bias and config.task != "causal-lm":
         yield f"pairs: {arm.name} needs them for task {config.task}; give `pairs`, or leave the arm out"
-    if not config.questions and (arm.prompt != "plain" or (arm.biased and config.task == "causal-lm")):
+    if not config.questions and (arm.prompt != "plain" or (arm.edge_bias and config.task == "causal-lm")):
         yield f"questions: {arm.name} is measured on them; give a shipped domain or a JSONL file, or leave the arm out"
     if arm.more_text and not config.more_text:
         yield f"more_text: {arm.name} needs sources; give texts beside data.train, or leave the arm out"
