@@ -160,9 +160,7 @@ def test_only_names_arms_or_one_seed_of_an_arm_and_takes_along_the_runs_they_nee
     assert named("lora-rag:0", "lora-more-text:0")[1] == ["lora-0", "lora-more-text-0", "lora-rag-0"]
     assert named()[0] == [job.name for job in plan.jobs]
     for wrong in ("lora:7", "lorra", "lora:", "lora:x"):
-        with pytest.raises(
-            ConfigError, match=f"--only {wrong}: no such job; allowed are ARM or ARM:SEED of b"
-        ):
+        with pytest.raises(ConfigError, match=f"--only {wrong}: no such job; allowed are ARM or ARM:SEED of b"):
             selected(plan, [wrong])
 
 
