@@ -69,7 +69,8 @@ RAG_ORDER = (
 )
 # Within finetune/compare/.
 COMPARE_ORDER = (
-    *("items", "arms", "settings", "deciding", "plan", "prompts", "asking", "states", "measuring", "jobs"),
+    *("items", "arms", "settings", "deciding", "plan", "prompts", "asking", "states", "measuring"),
+    *("costs", "readout", "jobs"),
     *("attention", "statistics", "verdicts", "messages", "story", "run"),
 )
 WITHIN = {"rag": RAG_ORDER, "compare": COMPARE_ORDER}  # packages of finetune/ with an order of their own

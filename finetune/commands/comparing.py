@@ -57,8 +57,8 @@ def compare(
 
     with show_progress() as progress:
         found = run_comparison(
-            given, folder=folder, measure=measurer(given, folder, device), only=only or (), device=device, language=language,
-            progress=progress,
+            given, folder=folder, measure=measurer(given, folder, device), only=only or (), device=device,
+            language=language, progress=progress,
         )  # fmt: skip
     open_console(sys.stdout).print(text_table(*rows_of(found.jobs)))
     print(folder)

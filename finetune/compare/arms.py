@@ -79,3 +79,4 @@ class ArmModel:
     loaded: LoadedModel  # the base: tokenizer, kind, backbone
     model: Any  # the base's model, or the run's with adapter and head
     run: FinishedRun | None  # the run that it was trained in; None for the base's weights
+    notes: tuple[str, ...] = ()  # what a reader of its numbers must know

@@ -14,6 +14,7 @@ from typing import Any
 from finetune.begun import as_yaml, input_hashes
 from finetune.compare.arms import ARMS, Arm
 from finetune.compare.settings import CompareConfig, run_of, runs_needed
+from finetune.dataconfig import LABELLED
 from finetune.domains import DOMAINS, domain_file
 from finetune.errors import DataError
 from finetune.material import GENERAL
@@ -65,6 +66,8 @@ class Deciding:
     def _asked_with(self, arm: Arm) -> Mapping[str, Any]:
         config, files = self.config, _Files()
         told: dict[str, Any] = {"edge_bias": config.edge_bias} if arm.edge_bias else {}
+        if arm.run is None and config.task in LABELLED:
+            told["head_fitted_with_seed"] = config.seeds[0]  # which decides what is dev, and not fitted to
         if arm.prompt == "gloss" and config.glosses is not None:
             files.add("glosses", config.glosses, Path(config.glosses))
         if arm.prompt == "passages":

@@ -34,9 +34,10 @@ from finetune.compare.plan import (
     mark_of,
     read_told,
 )
+from finetune.compare.readout import base_with_head
 from finetune.compare.settings import CompareConfig, run_of
+from finetune.dataconfig import LABELLED
 from finetune.errors import TrainingError
-from finetune.learner import head_asked
 from finetune.prepare import Progress
 from finetune.runfolder import open_run_folder
 from finetune.sweep import as_left
@@ -133,7 +134,7 @@ def measure_arm(
             (place / name).unlink(missing_ok=True)
     told: list[Spent] = []
     with metered(told.append):
-        opened = open_arm(job, plan.config, folder, device=device)
+        opened = open_arm(job, plan.config, folder, device=device, progress=progress)
         measured = measure(opened, progress=progress)
     items = items_frame(measured.items, arm=job.arm.name, seed=job.seed)
     _check(job, items)
@@ -150,22 +151,31 @@ def measure_arm(
     done = {
         "hash": job.hash, "decided_by": job.measured_by, "run": file_hash(manifest) if run is not None else None,
         "files": {name: file_hash(place / name) for name in (ITEMS, MAPS, WRITTEN, COST)},
-        "fingerprint": opened.loaded.fingerprint,
+        "fingerprint": opened.loaded.fingerprint, "notes": list(opened.notes),
     }  # fmt: skip
     _write_json(place / JOB, done)
 
 
-def open_arm(job: Job, config: CompareConfig, folder: Path, *, device: str) -> ArmModel:
-    """The model that the job measures: of the finished run, or the base's with the task's own head where it has one."""
+def open_arm(
+    job: Job, config: CompareConfig, folder: Path, *, device: str, progress: Progress | None = None
+) -> ArmModel:
+    """The model that the job measures: of the finished run, or the base with a head for the task."""
     if job.run_name is not None:
         place = folder / RUNS / job.run_name
         run = open_run_folder(place, device=device, trust_remote_code=config.trust_remote_code)
-        return ArmModel(arm=job.arm, seed=job.seed, loaded=run.learner.loaded, model=run.model, run=run)
+        return ArmModel(
+            arm=job.arm, seed=job.seed, loaded=run.learner.loaded, model=run.model, run=run, notes=run.learner.notes
+        )
+    if config.task in LABELLED:
+        learner = base_with_head(config, device=device, progress=progress)
+        return ArmModel(
+            arm=job.arm, seed=job.seed, loaded=learner.loaded, model=learner.model, run=None, notes=learner.notes
+        )
     loaded = load_model(
-        config.model, device=device, dtype="float32", head=head_asked(config.task), revision=config.revision,
+        config.model, device=device, dtype="float32", head="lm", revision=config.revision,
         trust_remote_code=config.trust_remote_code,
     )  # fmt: skip
-    return ArmModel(arm=job.arm, seed=job.seed, loaded=loaded, model=loaded.model, run=None)
+    return ArmModel(arm=job.arm, seed=job.seed, loaded=loaded, model=loaded.model, run=None, notes=loaded.notes)
 
 
 def record_failure(job: Job, folder: Path, reason: str) -> None:
