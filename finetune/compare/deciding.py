@@ -17,7 +17,7 @@ from finetune.compare.settings import CompareConfig, run_of, runs_needed
 from finetune.dataconfig import LABELLED
 from finetune.domains import DOMAINS, domain_file
 from finetune.errors import DataError
-from finetune.material import GENERAL
+from finetune.material import GENERAL, data_with_test
 from probe import shipped_sets
 
 VERSIONS_THAT_MATTER = ("cijing", "torch", "transformers", "peft")
@@ -60,7 +60,8 @@ class Deciding:
         if (general := _general(config)) is not None:
             files.add("general", general.name, general)
         told = config.model_dump(mode="json", include={"model", "revision", "task", "data", "pairs", "senses"})
-        reading = run_of(config, ARMS["lora"], seed=config.seeds[0]).model_copy(update={"pairs": config.pairs})
+        read = {"pairs": config.pairs, "data": data_with_test(config.data, None)}
+        reading = run_of(config, ARMS["lora"], seed=config.seeds[0]).model_copy(update=read)
         return {**told, "inputs": input_hashes(reading), "files": files.hashes, **self._computed_with}
 
     def _asked_with(self, arm: Arm) -> Mapping[str, Any]:
