@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import exp
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from finetune.pairs import TokenPair, why_unmet
 from finetune.reach import Depths
 from finetune.scoring import Step, batched, class_logs, model_inputs, moved
 from finetune.supervise import batch_pairs, request_for
-from probe import EdgeEdit, RowRequest, attached, tap
+from probe import EdgeEdit, attached
 
 _TEXTS = 8  # a batch
 
@@ -99,6 +100,10 @@ class Cue:
     part: str
     places: tuple[int, ...]
 
+    def edit(self, item: int, *, factor: float) -> EdgeEdit:
+        """The weight of the edges from the target to the cue times a factor."""
+        return EdgeEdit(query=self.document.target, key=self.places, factor=factor, item=item)
+
 
 def cues_of(documents: Sequence[Encoded], parts: Mapping[int, str], *, causal: bool) -> tuple[list[Cue], int]:
     """The cues of each record by part of the pairs, and how many a causal model's target cannot read.
@@ -124,17 +129,17 @@ def cues_of(documents: Sequence[Encoded], parts: Mapping[int, str], *, causal: b
 
 
 def right_class_logs(
-    model: Any, cues: Sequence[Cue], *, collator: Collator, cut: bool, step: Step | None = None
+    model: Any, cues: Sequence[Cue], *, collator: Collator, cut: bool, bias: float = 0.0, step: Step | None = None
 ) -> NDArray[np.float64]:
-    """The log-probability of each right class, [cue]; cut: the target cannot see the cue, in any layer or head."""
+    """The log-probability of each right class, [cue]; cut: the target cannot see the cue, in any layer or head.
+
+    bias: what is added to the logits from the target to the cue where it is not cut.
+    """
+    factor = 0.0 if cut else exp(bias)
     found: list[float] = []
     for group in batched(cues, _TEXTS, step):
         batch = moved(collator([cue.document for cue in group]), next(model.parameters()).device)
-        if cut:
-            edits = [EdgeEdit(query=cue.document.target, key=cue.places, item=item) for item, cue in enumerate(group)]
-            with tap(model, RowRequest([[0]] * len(group), layers=(), edits=edits)):
-                logs = class_logs(model, batch, collator)
-        else:
-            logs = class_logs(model, batch, collator)
+        edits = [cue.edit(item, factor=factor) for item, cue in enumerate(group)] if factor != 1 else []
+        logs = class_logs(model, batch, collator, edits=edits)
         found += [float(row[cue.document.label or 0]) for row, cue in zip(logs, group, strict=True)]
     return np.array(found, dtype=np.float64)

@@ -262,7 +262,7 @@ def _pairs(material: Material, found: _Found) -> None:
 
     base, tuned = found.both("attention on pairs", measured)
     parts = [material.parts[one.pair.rule] for one in placed]
-    units = [_unit(material, one.pair.rule, one.index) for one in placed]
+    units = [material.unit_of(one.pair.rule, one.index) for one in placed]
     occurrences = pd.concat(
         [
             pd.DataFrame({"part": parts, "pair": units, "heads": name, "base": base[name], "tuned": tuned[name]})
@@ -278,13 +278,6 @@ def _pairs(material: Material, found: _Found) -> None:
         pairs = Paired(base=arms[0], tuned=arms[1], units=list(group.pair), unit=unit, part=f"{part}, {name}")
         found.compare(pairs, {"attention": mean})
     _tell_absent(material, found, set(units))
-
-
-def _unit(material: Material, rule: int, index: int) -> str:
-    """A rule's words; pairs of the data have no rule, their record's group stands for it."""
-    if material.book is not None and rule >= 0:
-        return str(material.book.pairs[rule])
-    return f"group {material.groups[index]}"
 
 
 def _tell_absent(material: Material, found: _Found, seen: set[str]) -> None:

@@ -3,7 +3,7 @@
 import hashlib
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from finetune.batches import Collator, collator_of, encoded
+from finetune.config import RunConfig
 from finetune.corpusfiles import kind_of
 from finetune.dataconfig import DataConfig
 from finetune.domains import DOMAINS, Question, domain_file, load_questions
@@ -23,6 +24,7 @@ from finetune.reach import Depths, depths_of
 from finetune.reading import OWN_RULE
 from finetune.records import Corpus, load_records, read_source, trained_among
 from finetune.runfolder import FinishedRun, check_inputs
+from probe import LoadedModel
 
 GENERAL = Path("cmrc-retrieval", "corpus.jsonl")  # below CIJING_DATA
 LANGUAGE_MODELS = ("causal-lm", "masked-lm")
@@ -38,18 +40,16 @@ class DataRead:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Material:
-    """The test part on tokens, with all pairs, trained and held out, that its texts hold."""
+class Texts:
+    """The test part on tokens, with all pairs, trained and held out, that its texts hold; whatever model reads it."""
 
-    run: FinishedRun
     corpus: Corpus
     documents: tuple[Encoded, ...]  # of the test part; empty where there is none
     book: PairBook | None
     depths: Depths
     encoding: Encoding
     collator: Collator
-    read: tuple[DataRead, ...]
-    notes: tuple[str, ...]  # what is to be said of the files
+    tokenizer: Any
 
     @cached_property
     def ids(self) -> list[str]:
@@ -68,6 +68,21 @@ class Material:
         named = {place: "train pairs" if rule.part == "train" else "held-out pairs" for place, rule in rules}
         return {**named, OWN_RULE: "pairs of the data", TARGET_RULE: "pairs of targets"}
 
+    def unit_of(self, rule: int, index: int) -> str:
+        """A rule's words; pairs of the data have no rule, their record's group stands for it."""
+        if self.book is not None and rule >= 0:
+            return str(self.book.pairs[rule])
+        return f"group {self.groups[index]}"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Material(Texts):
+    """What a finished run is measured on."""
+
+    run: FinishedRun
+    read: tuple[DataRead, ...]
+    notes: tuple[str, ...]  # what is to be said of the files
+
 
 def material_of(run: FinishedRun, *, test: Sequence[str] | None, seed: int, tell: Progress) -> Material:
     """Read the run's data again and put the test part on tokens.
@@ -78,24 +93,37 @@ def material_of(run: FinishedRun, *, test: Sequence[str] | None, seed: int, tell
     """
     notes = check_inputs(run, test=test is None)
     data = data_with_test(run.config.data, test)
+    found = texts_of(run.config, run.learner.loaded, data=data, seed=seed, tell=tell)
+    if found.corpus.labels != run.labels:
+        raise DataError(
+            f"the data has the classes {', '.join(found.corpus.labels)}; the run has {', '.join(run.labels)}"
+        )
+    return Material(
+        **{field.name: getattr(found, field.name) for field in fields(found)},
+        run=run, read=_read_for(run, data), notes=notes,
+    )  # fmt: skip
+
+
+def texts_of(config: RunConfig, loaded: LoadedModel, *, data: DataConfig, seed: int, tell: Progress) -> Texts:
+    """Read a configuration's data and put the test part on a model's tokens; `seed` draws what is masked.
+
+    Errors as load_records and encode give them.
+    """
     tell("texts", 0, 1)
-    corpus = load_records(with_shipped(data), run.config.task, seed=run.config.seed, trained=True)
+    corpus = load_records(with_shipped(data), config.task, seed=config.seed, trained=True)
     tell("texts", 1, 1)
-    if corpus.labels != run.labels:
-        raise DataError(f"the data has the classes {', '.join(corpus.labels)}; the run has {', '.join(run.labels)}")
-    book = pair_book(run.config)
-    loaded = run.learner.loaded
+    book = pair_book(config)
     depths = depths_of(loaded.backbone.config, causal=loaded.kind == "decoder")
     encoding = encoding_of(
-        data, run.config.task, reach=depths.reach(range(depths.layers), cut_at=data.max_length), labels=run.labels,
+        data, config.task, reach=depths.reach(range(depths.layers), cut_at=data.max_length), labels=corpus.labels,
         book=book, rules=tuple(range(len(book.pairs))) if book is not None else (),
     )  # fmt: skip
     documents: Iterable[Encoded] = ()
     if corpus.test is not None:
-        documents = told(encoded(corpus.test, run.tokenizer, encoding), corpus.test, "test", tell)
-    return Material(
-        run=run, corpus=corpus, documents=tuple(documents), book=book, depths=depths, encoding=encoding,
-        collator=collator_of(run.tokenizer, run.config.task, seed=seed), read=_read_for(run, data), notes=notes,
+        documents = told(encoded(corpus.test, loaded.tokenizer, encoding), corpus.test, "test", tell)
+    return Texts(
+        corpus=corpus, documents=tuple(documents), book=book, depths=depths, encoding=encoding,
+        collator=collator_of(loaded.tokenizer, config.task, seed=seed), tokenizer=loaded.tokenizer,
     )  # fmt: skip
 
 
@@ -113,15 +141,15 @@ def data_with_test(data: DataConfig, test: Sequence[str] | None) -> DataConfig:
 
 
 def general_texts(
-    material: Material, source: str | Path | None, *, limit: int, seed: int
+    texts: Texts, source: str | Path | None, *, limit: int, seed: int
 ) -> tuple[list[Encoded], list[str], tuple[DataRead, ...]] | str:
     """General texts on tokens, their ids and what was read; or, in words, why there are none.
 
     Without a source the passages of CIJING_DATA/cmrc-retrieval are taken. Of more than `limit` texts so many are drawn.
     DataError where a source that was named holds a text that the run was trained on or chosen by.
     """
-    if material.run.config.task not in LANGUAGE_MODELS:
-        return f"task {material.run.config.task} predicts no tokens"
+    if texts.encoding.task not in LANGUAGE_MODELS:
+        return f"task {texts.encoding.task} predicts no tokens"
     named = source is not None
     if source is None:
         beside = os.environ.get("CIJING_DATA")
@@ -130,7 +158,7 @@ def general_texts(
         source = Path(beside) / GENERAL
     config = DataConfig(train=(str(source),), id="_id" if Path(source).name == GENERAL.name else "id")
     records = list(read_source(str(source), config, "masked-lm"))  # a task that takes texts and nothing else
-    if seen := trained_among(records, material.corpus):
+    if seen := trained_among(records, texts.corpus):
         if named:
             raise DataError(seen)
         return seen
@@ -140,7 +168,7 @@ def general_texts(
     documents = [
         piece
         for index, place in enumerate(chosen)
-        for piece in encode_pieces(records[place], material.run.tokenizer, material.encoding, index=index)
+        for piece in encode_pieces(records[place], texts.tokenizer, texts.encoding, index=index)
     ]
     return documents, [records[place].id for place in chosen], (_data_read("general", str(source), "auto"),)
 

@@ -1,6 +1,7 @@
 """What a model gives for encoded records: the log-probability of a text's tokens, of each class."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -14,8 +15,10 @@ from finetune.batches import Collator
 from finetune.encode import IGNORED, Encoded
 from finetune.heads import MODEL_INPUTS
 from finetune.tasks import TaskLoss
+from probe import EdgeEdit, RowRequest, tap
 
 Step = Callable[[int, int], None]  # done, total
+EditsOf = Callable[[Encoded, int], Sequence[EdgeEdit]]
 Item = TypeVar("Item")
 _LOGITS = 2**27  # numbers held at once: half a gigabyte
 _TEXTS = 8  # a batch
@@ -90,20 +93,31 @@ def _token_nats(model: Any, batch: Mapping[str, Tensor], labels: Tensor, *, shif
 
 
 def class_scores(
-    model: Any, documents: Sequence[Encoded], *, collator: Collator, step: Step | None = None
+    model: Any,
+    documents: Sequence[Encoded],
+    *,
+    collator: Collator,
+    edits: EditsOf | None = None,
+    step: Step | None = None,
 ) -> NDArray[np.float64]:
-    """The log-probability of each class, [record, class], in a model in eval mode."""
-    found = [
-        class_logs(model, moved(collator(group), _device(model)), collator)
-        for group in batched(documents, _TEXTS, step)
-    ]
+    """The log-probability of each class, [record, class], in a model in eval mode.
+
+    edits: of attention, made for one document by its place in the batch.
+    """
+    found = []
+    for group in batched(documents, _TEXTS, step):
+        made = [edit for item, one in enumerate(group) for edit in edits(one, item)] if edits is not None else []
+        found.append(class_logs(model, moved(collator(group), _device(model)), collator, edits=made))
     return np.concatenate(found)
 
 
-def class_logs(model: Any, batch: dict[str, Tensor], collator: Collator) -> NDArray[np.float64]:
+def class_logs(
+    model: Any, batch: dict[str, Tensor], collator: Collator, *, edits: Sequence[EdgeEdit] = ()
+) -> NDArray[np.float64]:
     """The log-probability of each class of one batch, [record, class]."""
     inputs = {name: value for name, value in batch.items() if name in MODEL_INPUTS or name.endswith("_mask")}
-    with torch.inference_mode():
+    request = RowRequest([[0]] * len(batch["input_ids"]), layers=(), edits=edits)
+    with torch.inference_mode(), tap(model, request) if edits else nullcontext():
         _, found = TaskLoss(task=collator.task)(model, inputs, batch["labels"], rows=None, items=None)
     logs: NDArray[np.float64] = found["logits"].double().log_softmax(-1).cpu().numpy()
     return logs

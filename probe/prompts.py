@@ -15,7 +15,7 @@ from probe.given import is_a, one_of, path_of, shown, whole_number, whole_number
 from probe.spans import Span, TokenMap, spells, tokens_of
 
 PartKind = Literal["template", "instruction", "passage", "question"]
-Form = Literal["plain", "chat", "pair"]
+Form = Literal["plain", "chat", "pair", "text"]
 
 _VERSION = 1
 _SUFFIX = ".jsonl"

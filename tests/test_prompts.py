@@ -181,7 +181,7 @@ def test_a_special_token_of_another_id_does_not_agree():
         (lambda r: r.update(id=3), "id is 3; allowed is a text"),
         (lambda r: r.update(id=""), "id is empty"),
         (lambda r: r.update(id="p1"), "id 'p1' stands in an earlier line"),
-        (lambda r: r.update(form="table"), "form 'table' is unknown; allowed are plain, chat, pair"),
+        (lambda r: r.update(form="table"), "form 'table' is unknown; allowed are plain, chat, pair, text"),
         (lambda r: r.update(text=None), "text is None; allowed is a text"),
         (lambda r: r.update(text="\ud800" + r["text"][1:]), "half of a surrogate pair"),
         (lambda r: r.update(ids=[]), "ids is empty"),

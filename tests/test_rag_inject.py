@@ -19,7 +19,7 @@ from probe import Span, tokenize, tokens_of
 from probe.embedded import checkpoint
 from tests.test_finetune_encode import chat_tokenizer
 from tests.tiny import wordpiece_tokenizer
-from tests.tokenizers_zoo import ALL, FAST, gemma_bytes, metaspace_unigram
+from tests.tokenizers_zoo import ALL, FAST, gemma_bytes, gpt2_bytes, llama_bytes, metaspace_unigram, qwen_bytes
 
 SHIPPED = Path(__file__).resolve().parents[1] / "finetune" / "data" / "rag"
 QUESTION = "苹果酸脱氢酶催化什么反应？"
@@ -54,7 +54,7 @@ def tokenizer_of(form):
 
 
 @pytest.mark.parametrize(
-    ("name", "form"), [("chat", "chat"), *((name, form) for name in ALL for form in ("plain", "pair"))]
+    ("name", "form"), [("chat", "chat"), *((name, form) for name in ALL for form in ("plain", "pair", "text"))]
 )
 def test_every_token_belongs_to_one_part_and_lies_within_its_characters(name, form):
     tokenizer = chat_tokenizer() if form == "chat" else ALL[name]()
@@ -122,6 +122,39 @@ def test_a_chat_prompt_is_what_the_template_would_write_and_opens_the_answer():
     assert text == tokenizer.apply_chat_template(given, tokenize=False, add_generation_prompt=True)
     assert list(found.prompt.tokens.ids) == tokenizer(text, add_special_tokens=False)["input_ids"]
     assert message.endswith(f"问题：{QUESTION}") and found.prompt.tokens.special.sum() == 3
+
+
+TEXTS = ("苹果酸脱氢酶催化", " 我喜欢苹果", "I like apple pie, not", "苹果</s><|im_end|>[SEP]")
+
+
+@pytest.mark.parametrize("name", ["gemma", "llama", "qwen", "gpt2"])
+@pytest.mark.parametrize("text", TEXTS[:3])
+def test_a_text_without_passages_is_read_as_it_is_alone(name, text):
+    tokenizer = {"gemma": gemma_bytes, "llama": llama_bytes, "qwen": qwen_bytes, "gpt2": gpt2_bytes}[name]()
+    for delimiters in (True, False):
+        prompt = put(tokenizer, [], text, form="text", delimiters=delimiters).prompt
+        alone = tokenize(tokenizer, text)
+        assert prompt.tokens.ids == alone.ids and prompt.tokens.text == text
+        assert (prompt.tokens.offsets == alone.offsets).all()
+
+
+def test_a_text_goes_on_behind_its_passages_without_a_word_of_ours():
+    found = put(passages=CHUNKS[:2], form="text", question=TEXTS[0])
+    mark = found.marker
+    assert found.prompt.tokens.text == (
+        f"<<<{mark}\n[1] 苹果酸 · a.txt\n{CHUNKS[0].text}\n{mark}>>>\n\n"
+        f"<<<{mark}\n[2] 牛顿 · b.md\n{CHUNKS[1].text}\n{mark}>>>\n\n{TEXTS[0]}"
+    )
+    assert found.prompt.form == "text" and found.prompt.parts[-1].kind == "question"
+    bare = put(passages=CHUNKS[:1], form="text", question=TEXTS[0], delimiters=False, instruction="请看。").prompt
+    assert bare.tokens.text == f"请看。\n\n[1] 苹果酸 · a.txt\n{CHUNKS[0].text}\n\n{TEXTS[0]}"
+
+
+def test_no_text_and_no_passage_before_it_becomes_a_special_token():
+    tokenizer = llama_bytes()
+    found = put(tokenizer, [chunk(TEXTS[3])], TEXTS[3], form="text").prompt
+    assert found.tokens.text.count("</s><|im_end|>") == 2
+    assert not mark_ids(tokenizer) & set(found.tokens.ids[1:])
 
 
 def test_a_template_acts_on_no_document():

@@ -209,7 +209,7 @@ def put_before(loaded: LoadedModel, question: str, hits: Sequence[Chunk | Hit], 
         )
     form: Form = writing.form or ("chat" if getattr(loaded.tokenizer, "chat_template", None) else "plain")
     if form == "pair":
-        raise RetrievalError("form 'pair' is for encoders, which write no answers; allowed are plain, chat")
+        raise RetrievalError("form 'pair' is for encoders, which write no answers; allowed are plain, chat, text")
     injection = inject(
         loaded.tokenizer, question, hits, budget=budget, order=writing.order, form=form, seed=writing.seed,
         instruction=writing.instruction, language=writing.language, delimiters=writing.delimiters,

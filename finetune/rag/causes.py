@@ -1,21 +1,19 @@
 """Whether a passage moved the answer: the right answer's log-probability with it, without it, another, and unseen."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
-from inspect import signature
-from typing import Any, Literal
+from typing import Literal
 
 import pandas as pd
-import torch
 
 from finetune.errors import RetrievalError
+from finetune.questions import Predicted, log_probabilities
 from finetune.rag.chunks import Chunk
 from finetune.rag.duplicates import letters_of
 from finetune.rag.forms import Language
 from finetune.rag.inject import Injection, inject
 from finetune.spelling import Speller
-from probe import EdgeEdit, LoadedModel, MappedPrompt, PromptPart, RowRequest, tap
+from probe import EdgeEdit, LoadedModel, MappedPrompt, PromptPart
 
 Condition = Literal["whole", "none", "dropped", "swapped", "cut"]
 Progress = Callable[[int, int], None]
@@ -182,26 +180,17 @@ def answer_log_probability(
             f"prompt {prompt.id} and the answer have {len(read)} tokens, but {loaded.name} has room for "
             f"{loaded.max_positions}: fewer passages, or shorter ones"
         )
-    given = torch.tensor([read], device=loaded.device)
-    more = {"logits_to_keep": len(ids)} if _keeps_few(loaded.model) else {}  # a vocabulary is wide
-    with torch.inference_mode(), _without(loaded.model, unseen, len(read)):
-        logits = loaded.model(input_ids=given, use_cache=False, **more).logits[0, -len(ids) :]
-    logs = logits.float().log_softmax(-1)  # [answer's token, word]
-    return float(logs[range(len(ids)), list(ids)].double().sum())
+    first = len(prompt.tokens.ids) - 1
+    text = Predicted(ids=tuple(read), readers=tuple(range(first, len(read))), next_ids=tuple(ids))
+    edits = [] if unseen is None else [_without(unseen, len(read))]
+    (nats,) = log_probabilities(loaded.model, [text], edits=edits)
+    return nats
 
 
-def _without(model: Any, part: PromptPart | None, length: int) -> Any:
-    if part is None:
-        return nullcontext()
+def _without(part: PromptPart, length: int) -> EdgeEdit:
     # Every later token and not the answer's alone: else the passage would be read at second hand, through the
     # question or the passages behind it.
-    edit = EdgeEdit(query=tuple(range(part.stop, length)), key=tuple(range(part.first, part.stop)))
-    return tap(model, RowRequest([[0]], layers=(), edits=[edit]))
-
-
-def _keeps_few(model: Any) -> bool:
-    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-    return "logits_to_keep" in signature(inner.forward).parameters
+    return EdgeEdit(query=tuple(range(part.stop, length)), key=tuple(range(part.first, part.stop)))
 
 
 def rebuilding(

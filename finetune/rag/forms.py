@@ -15,7 +15,7 @@ from finetune.rag.markers import texts_of
 from finetune.spelling import Speller, joined, special_tokens, unused_signs
 from probe import MappedPrompt, PromptPart, Span, TokenMap, tokenize
 
-Form = Literal["plain", "chat", "pair"]
+Form = Literal["plain", "chat", "pair", "text"]
 Language = Literal["zh", "en"]
 Kind = Literal["template", "instruction", "passage", "question"]
 _LONGEST_TITLE = 80  # characters
@@ -98,8 +98,13 @@ class Setting:
     marker: str | None  # None: nothing delimits the passages
 
 
-def instruction_of(given: str | None, *, wording: Wording, marker: str | None) -> str:
-    """The user's own instruction, or ours; the prompt's mark stands where it says {marker}."""
+def instruction_of(given: str | None, *, form: Form, wording: Wording, marker: str | None) -> str:
+    """The user's own instruction, or ours; the prompt's mark stands where it says {marker}.
+
+    A text to go on from asks nothing, so it has only the user's; a pair has none.
+    """
+    if form == "pair" or (form == "text" and given is None):
+        return ""
     own = (wording.bare if marker is None else wording.delimited) if given is None else given
     return own.replace("{marker}", marker or "")
 
@@ -113,7 +118,8 @@ def pieces_of(shown: Sequence[Shown], setting: Setting, tokenizer: Any) -> list[
         before, after = _turn(tokenizer)
         return [_template(before, parsed=True), *inner, _template(after, parsed=True)]
     opening = Piece(kind="template", text="", special=_opening(tokenizer))
-    return [opening, *inner, _template("\n" + setting.wording.answer)]
+    closing = [] if setting.form == "text" else [_template("\n" + setting.wording.answer)]
+    return [opening, *inner, *closing]
 
 
 def _message(shown: Sequence[Shown], setting: Setting) -> list[Piece]:
@@ -125,7 +131,8 @@ def _message(shown: Sequence[Shown], setting: Setting) -> list[Piece]:
     for number, one in enumerate(shown, start=1):
         pieces += [_template(f"{between}{opens}{provenance(one.chunk, number)}\n"), one.piece()]
         between = f"{closes}\n\n"
-    return [*pieces, _template(between + setting.wording.question), Piece(kind="question", text=setting.question)]
+    before = between + ("" if setting.form == "text" else setting.wording.question)
+    return [*pieces, *([_template(before)] if before else []), Piece(kind="question", text=setting.question)]
 
 
 def provenance(chunk: Chunk, number: int) -> str:

@@ -72,7 +72,8 @@ def inject(
     similar to one, though two near texts may differ in the very word that is asked for.
     order: best-first, best-last, or edges, the best at both ends and the worst in the middle.
     form: plain text for a base model, chat for a template's user message, pair for an encoder, whose first text the
-    passages are and whose second is the question, without instruction or marks.
+    passages are and whose second is the question, without instruction or marks, text for what a base model is to go on
+    from as it stands: nothing around the question, no instruction of ours, and without passages the text's own tokens.
     instruction: instead of ours, {marker} in it is the mark; "" for none. target: a word of the question, or its place
     there. marker: that of another injection, so that two prompts differ in nothing but their passages.
     Raises RetrievalError where the question does not fit alone or cannot be read, and where a choice does not exist.
@@ -85,7 +86,7 @@ def inject(
         mark = _mark(question, [one.chunk for one in shown], seed=seed, instruction=instruction, given=marker)
     setting = Setting(
         form=form, question=question, wording=wording, marker=mark,
-        instruction="" if form == "pair" else instruction_of(instruction, wording=wording, marker=mark),
+        instruction=instruction_of(instruction, form=form, wording=wording, marker=mark),
     )  # fmt: skip
     speller = Speller(tokenizer)
     _check_alone(setting, speller, budget)
