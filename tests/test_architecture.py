@@ -69,7 +69,7 @@ RAG_ORDER = (
 )
 # Within finetune/compare/.
 COMPARE_ORDER = (
-    *("items", "arms", "settings", "deciding", "plan", "prompts", "asking", "states", "measuring"),
+    *("items", "arms", "settings", "deciding", "plan", "prompts", "asking", "states", "measuring", "materials"),
     *("costs", "readout", "jobs"),
     *("attention", "statistics", "verdicts", "messages", "story", "run"),
 )

@@ -53,7 +53,7 @@ def compare(
         open_console(sys.stdout).print(text_table(*rows_of(states)))
         print(folder / "plan.json")
         return
-    from finetune.compare.materials import measurer  # type: ignore[import-not-found]
+    from finetune.compare.materials import measurer
 
     with show_progress() as progress:
         found = run_comparison(
