@@ -18,7 +18,7 @@ QUESTIONS = [
      "pair": ["苹果", "喜欢"]}
     for number in range(3)
 ]  # fmt: skip
-GLOSSES = [{"word": "苹果", "gloss": "水果"}]
+GLOSSES = [{"word": "喜欢", "gloss": "热爱"}]
 
 
 def comparison(folder: Path, **changes: Any) -> dict[str, Any]:
