@@ -55,11 +55,15 @@ def compare(
         return
     from finetune.compare.materials import measurer
 
-    with show_progress() as progress:
-        found = run_comparison(
-            given, folder=folder, measure=measurer(given, folder, device), only=only or (), device=device,
-            language=language, progress=progress,
-        )  # fmt: skip
+    try:
+        with show_progress() as progress:
+            found = run_comparison(
+                given, folder=folder, measure=measurer(given, folder, device), only=only or (), device=device,
+                language=language, progress=progress,
+            )  # fmt: skip
+    except (KeyboardInterrupt, SystemExit):
+        say(f"{folder}: stopped; the same command goes on with what is left")
+        raise
     open_console(sys.stdout).print(text_table(*rows_of(found.jobs)))
     print(folder)
     _tell_missing(found, failed={one.job.name for one in found.jobs if one.state == "failed"})

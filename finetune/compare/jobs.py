@@ -2,6 +2,7 @@
 
 import gc
 import json
+import os
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -188,10 +189,13 @@ def record_failure(job: Job, folder: Path, reason: str) -> None:
 
 def write_frame(frame: pd.DataFrame, path: Path) -> None:
     """Write a table as Parquet, whole or not at all."""
-    partial = path.with_name(f".{path.name}{PART}")
+    partial = path.with_name(f".{path.name}.{os.getpid()}{PART}")  # several processes may write the same at a time
     with disk_told(path):
-        frame.to_parquet(partial, index=False)
-        partial.replace(path)
+        try:
+            frame.to_parquet(partial, index=False)
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
 
 
 def _clear(place: Path, mark: Path) -> None:
