@@ -53,19 +53,35 @@ def pair_masses(
     One array a set of heads, in the order of `placed_pairs`; NaN where none of its layers reaches so far back. A
     masked language model reads its texts unmasked here.
     """
-    with_pairs = [document for document in documents if placed_pairs([document])]
     layers = sorted({layer for chosen in heads.values() for layer in chosen})
     found: dict[str, list[float]] = {name: [] for name in heads}
+    for by_layer in masses_by_head(model, documents, collator=collator, depths=depths, layers=layers, step=step):
+        for name, chosen in heads.items():
+            masses = [mass[list(chosen[layer])] for layer, mass in by_layer.items() if layer in chosen]
+            found[name].append(float(np.concatenate(masses).mean()) if masses else float("nan"))
+    return {name: np.array(values, dtype=np.float64) for name, values in found.items()}
+
+
+def masses_by_head(
+    model: Any,
+    documents: Sequence[Encoded],
+    *,
+    collator: Collator,
+    depths: Depths,
+    layers: Sequence[int],
+    step: Step | None = None,
+) -> list[dict[int, NDArray[np.float64]]]:
+    """Attention of each pair's query on its key, [head], by layer that can meet it; in the order of `placed_pairs`."""
+    with_pairs = [document for document in documents if placed_pairs([document])]
+    found = []
     with torch.inference_mode(), attached(model):
         for group in batched(with_pairs, _TEXTS, step):
             batch = _unmasked(moved(collator(group), next(model.parameters()).device))
             by_layer = _masses(model, batch, layers=layers)
             for number, placed in enumerate(placed_pairs(group)):
                 met = [layer for layer in layers if _meets(placed.pair, layer, depths)]
-                for name, chosen in heads.items():
-                    masses = [by_layer[layer][number, list(chosen[layer])] for layer in met if layer in chosen]
-                    found[name].append(float(np.concatenate(masses).mean()) if masses else float("nan"))
-    return {name: np.array(values, dtype=np.float64) for name, values in found.items()}
+                found.append({layer: by_layer[layer][number] for layer in met})
+    return found
 
 
 def _masses(model: Any, batch: dict[str, Any], *, layers: Sequence[int]) -> dict[int, NDArray[np.float64]]:

@@ -18,7 +18,7 @@ from finetune.compare.asking import (
     score_endings,
     silenced,
     stops_of,
-    write_answer,
+    write_answers,
 )
 from finetune.compare.prompts import Before, prompt_for
 from finetune.domains import Question
@@ -54,6 +54,10 @@ BEFORE = Before(
 def loaded():
     model, tokenizer = tiny_llama(max_position_embeddings=512)
     return model_from_parts(model, tokenizer, name="tiny")
+
+
+def write_answer(loaded, put, **settings):
+    return write_answers(loaded, [put], **settings)[0]
 
 
 def put_of(loaded, kind="plain", questions=QUESTIONS):
@@ -244,8 +248,11 @@ def test_an_answer_is_what_generate_writes(family, kind):
     longer = {"n_positions": 512} if family == "gpt2" else {}
     model, tokenizer = FAMILIES[family](**longer)
     loaded = model_from_parts(model, tokenizer, name="tiny")
-    for put in put_of(loaded, kind):
-        found = write_answer(loaded, put, stops="", max_new_tokens=6)
+    asked, told = put_of(loaded, kind), []
+    together = write_answers(
+        loaded, asked, stops="", max_new_tokens=6, step=lambda done, total: told.append((done, total))
+    )
+    for put, found in zip(asked, together, strict=True):
         ids = torch.tensor([put.prompt.tokens.ids])
         with torch.inference_mode():
             whole = model.generate(
@@ -253,6 +260,8 @@ def test_an_answer_is_what_generate_writes(family, kind):
             )
         new = whole[0, ids.shape[1] :]
         assert found == tokenizer.decode(new, skip_special_tokens=True, clean_up_tokenization_spaces=False).strip()
+        assert found == write_answer(loaded, put, stops="", max_new_tokens=6)  # also by itself, without padding
+    assert told[-1] == (4, 4)
 
 
 def test_a_text_read_anew_for_each_token_is_written_as_one_that_is_cached(loaded):

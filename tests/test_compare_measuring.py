@@ -177,9 +177,9 @@ def test_questions_are_told_apart_by_whether_their_fact_was_seen(of_run):
 
 
 def test_what_is_written_is_scored_against_the_right_ending(base, material):
-    answers = iter(["和平", "新手", "", "大菠菜"])
+    answers = ["和平", "新手", "", "大菠菜"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("finetune.compare.measuring.write_answer", lambda *_, **__: next(answers))
+        patch.setattr("finetune.compare.measuring.write_answers", lambda *_, **__: answers)
         found = measure_job(given(base), replace(material, cases=()))
     assert values(found, "exact") == {"q0": 1.0, "q1": 0.0, "q2": 0.0, "q3": 0.0}
     assert values(found, "f1") == pytest.approx({"q0": 1.0, "q1": 0.5, "q2": 0.0, "q3": 0.8})
@@ -283,8 +283,18 @@ def test_a_reader_is_measured_as_evaluate_does(reader):
         theirs = pairs[pairs["heads"] == "all heads"].set_index("pair")[arm].to_dict()
         assert values(measured, "mass") == pytest.approx(theirs, abs=1e-9)
     assert values(tuned, "sense_accuracy").keys() == values(base, "sense_accuracy").keys()
-    assert len(tuned.maps) == len(tuned.written) == 0
+    assert len(tuned.written) == 0
     assert tuned.context_tokens == np.mean([document.length for document in material.texts.documents])
+
+
+def test_without_questions_the_first_pairs_of_the_test_texts_have_maps(reader):
+    material = material_for(reader, reader.learner.loaded, maps=3)
+    found = measure_job(given(reader.learner.loaded, reader.model), material)
+    assert found.maps.item.drop_duplicates().tolist() == ["test-0 1", "test-1 1", "test-2 1"]
+    assert set(found.maps.role) == {"query → key"} and len(found.maps) == 3 * 3 * 4
+    means = found.maps.groupby("item").value.mean()
+    mass = values(found, "mass", "pairs of the data")
+    assert means.tolist() == pytest.approx([mass[f"group test {number}"] for number in range(3)], abs=1e-6)
 
 
 @pytest.mark.parametrize("bias", [-math.inf, 9.0])

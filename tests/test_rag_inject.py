@@ -15,7 +15,7 @@ from finetune.rag.hits import Hit
 from finetune.rag.inject import inject
 from finetune.rag.markers import LENGTH, holds, marker_of
 from finetune.spelling import mark_ids
-from probe import Span, tokenize, tokens_of
+from probe import Span, load_prompts, save_prompts, tokenize, tokens_of
 from probe.embedded import checkpoint
 from tests.test_finetune_encode import chat_tokenizer
 from tests.tiny import wordpiece_tokenizer
@@ -148,6 +148,13 @@ def test_a_text_goes_on_behind_its_passages_without_a_word_of_ours():
     assert found.prompt.form == "text" and found.prompt.parts[-1].kind == "question"
     bare = put(passages=CHUNKS[:1], form="text", question=TEXTS[0], delimiters=False, instruction="请看。").prompt
     assert bare.tokens.text == f"请看。\n\n[1] 苹果酸 · a.txt\n{CHUNKS[0].text}\n\n{TEXTS[0]}"
+
+
+def test_a_text_with_its_passages_can_be_kept_in_a_file(tmp_path):
+    prompt = put(form="text").prompt
+    save_prompts([prompt], tmp_path / "p.jsonl")
+    (again,) = load_prompts(tmp_path / "p.jsonl", gemma_bytes())
+    assert again.form == "text" and again.parts == prompt.parts and again.tokens.ids == prompt.tokens.ids
 
 
 def test_no_text_and_no_passage_before_it_becomes_a_special_token():

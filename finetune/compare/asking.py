@@ -1,7 +1,7 @@
 """Questions put to one model: both endings scored, with edits of attention where asked, and an answer written."""
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from math import exp
@@ -19,9 +19,9 @@ from finetune.spelling import Speller, mark_ids
 from probe import EdgeEdit, HeadEdit, LoadedModel, MappedPrompt, RowRequest, TokenMap, tap
 
 EditsOf = Callable[[Asked, int], list[Edit]]  # of one text, by its place in the batch
-IsOver = Callable[[Sequence[int]], bool]  # of the tokens written so far
 STOPS = "\n。！？；，!?;"  # where a written answer is over
 _TOKENS = 4096  # of a batch
+_ANSWERS = 16  # written at once
 _LOGITS = 2**27  # numbers held at once: half a gigabyte
 
 
@@ -219,69 +219,114 @@ def stops_of(questions: Sequence[Question]) -> str:
     return "".join(sign for sign in STOPS if sign not in endings)
 
 
-def write_answer(loaded: LoadedModel, put: Put, *, stops: str, max_new_tokens: int, bias: float = 0.0) -> str:
-    """Let a model go on from a prompt, greedily, until a stop behind some text, an end token, or so many tokens.
+def write_answers(
+    loaded: LoadedModel,
+    put: Sequence[Put],
+    *,
+    stops: str,
+    max_new_tokens: int,
+    bias: float = 0.0,
+    step: Step | None = None,
+) -> list[str]:
+    """Let a model go on from each prompt, greedily, until a stop behind some text, an end token, or so many tokens.
 
     bias: added to the logits from what is written to the pair's word, as in `biased`; the text is then read anew for
     each token. Decoding is the same with and without. DataError where the model has no room.
     """
-    _check_room(loaded, len(put.prompt.tokens.ids) + max_new_tokens, put.question)
-    tokenizer = loaded.tokenizer
-    ends = {*mark_ids(tokenizer), *_end_ids(loaded.model)}
-
-    def is_over(new: Sequence[int]) -> bool:
-        text = _text(tokenizer, new).lstrip()
-        return len(new) == max_new_tokens or new[-1] in ends or any(stop in text for stop in stops)
-
-    if bias and put.keys:
-        new = _biased_tokens(loaded, put, is_over, bias=bias)
-    else:
-        new = _cached_tokens(loaded, put, is_over, ends=ends, most=max_new_tokens)
-    kept = list(itertools.takewhile(lambda token: token not in ends, new))
-    text = _text(tokenizer, kept).lstrip()
-    return text[: min((text.index(stop) for stop in stops if stop in text), default=len(text))].strip()
-
-
-def _cached_tokens(loaded: LoadedModel, put: Put, is_over: IsOver, *, ends: Set[int], most: int) -> list[int]:
-    """What the model itself writes."""
-    from transformers import StoppingCriteriaList
-
-    ids = torch.tensor([put.prompt.tokens.ids], device=loaded.device)
-    length = ids.shape[1]
-
-    def stop(read: Any, scores: Any, **_: Any) -> Any:
-        over = is_over(read[0, length:].tolist())
-        return torch.full((1,), over, dtype=torch.bool, device=read.device)
-
-    with torch.inference_mode():
-        whole = loaded.model.generate(
-            input_ids=ids, attention_mask=torch.ones_like(ids), do_sample=False, num_beams=1,
-            max_new_tokens=most, eos_token_id=sorted(ends), pad_token_id=loaded.tokenizer.pad_token_id or 0,
-            cache_implementation="dynamic", disable_compile=True, return_dict_in_generate=False,
-            stopping_criteria=StoppingCriteriaList([stop]),
-        )  # fmt: skip
-    return [int(token) for token in whole[0, length:].tolist()]
+    for one in put:
+        _check_room(loaded, len(one.prompt.tokens.ids) + max_new_tokens, one.question)
+    writing = _Writing(loaded=loaded, stops=stops, most=max_new_tokens)
+    edited = [place for place, one in enumerate(put) if bias and one.keys]
+    found = dict[int, str]()
+    for places in (*([place] for place in edited), *_alike(put, without=edited)):
+        if places[0] in edited:
+            new = [writing.biased(put[places[0]], bias)]
+        else:
+            new = writing.cached([put[place].prompt.tokens.ids for place in places])
+        found |= dict(zip(places, map(writing.answer, new), strict=True))
+        if step is not None:
+            step(len(found), len(put))
+    return [found[place] for place in range(len(put))]
 
 
-def _biased_tokens(loaded: LoadedModel, put: Put, is_over: IsOver, *, bias: float) -> list[int]:
-    """What the model writes while every position that predicts a new token is biased."""
-    length, new = len(put.prompt.tokens.ids), list[int]()
-    while not new or not is_over(new):
-        ids = [*put.prompt.tokens.ids, *new]
-        readers = tuple(range(length - 1, len(ids)))
-        query = tuple(place for place in readers if place not in put.keys) or readers
-        edit = EdgeEdit(query=query, key=put.keys, factor=exp(bias))
-        given = torch.tensor([ids], device=loaded.device)
-        with torch.inference_mode(), tap(loaded.model, RowRequest([[0]], layers=(), edits=[edit])):
-            logits = loaded.model(input_ids=given, **rows_only(loaded.model)).logits
-        new.append(int(logits[0, -1].argmax()))
-    return new
+def _alike(put: Sequence[Put], *, without: Sequence[int]) -> Iterator[list[int]]:
+    """Places of prompts of like length, so many that their tokens are not too many."""
+    lengths = {place: len(one.prompt.tokens.ids) for place, one in enumerate(put) if place not in without}
+    group: list[int] = []
+    for place in sorted(lengths, key=lengths.__getitem__):
+        if group and (len(group) == _ANSWERS or (len(group) + 1) * lengths[place] > _TOKENS):
+            yield group
+            group = []
+        group.append(place)
+    if group:
+        yield group
 
 
-def _end_ids(model: Any) -> set[int]:
-    given = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
-    return set() if given is None else set(given) if isinstance(given, list | tuple) else {int(given)}
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Writing:
+    """How a model writes, and where its answer is over."""
 
+    loaded: LoadedModel
+    stops: str
+    most: int  # tokens
 
-def _text(tokenizer: Any, ids: Sequence[int]) -> str:
-    return str(tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
+    @cached_property
+    def ends(self) -> frozenset[int]:
+        """The tokens that end a text: no answer holds one."""
+        given = getattr(getattr(self.loaded.model, "generation_config", None), "eos_token_id", None)
+        own = given if isinstance(given, list | tuple) else [] if given is None else [given]
+        return mark_ids(self.loaded.tokenizer) | frozenset(map(int, own))
+
+    def text(self, ids: Sequence[int]) -> str:
+        """What was written, without white space before it."""
+        decode = self.loaded.tokenizer.decode
+        return str(decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)).lstrip()
+
+    def is_over(self, new: Sequence[int]) -> bool:
+        """Whether nothing is to follow the tokens written so far."""
+        if len(new) == self.most or new[-1] in self.ends:
+            return True
+        text = self.text(new)
+        return any(stop in text for stop in self.stops)
+
+    def answer(self, new: Sequence[int]) -> str:
+        """What counts of the tokens written."""
+        text = self.text(list(itertools.takewhile(lambda token: token not in self.ends, new)))
+        return text[: min((text.index(stop) for stop in self.stops if stop in text), default=len(text))].strip()
+
+    def cached(self, prompts: Sequence[Sequence[int]]) -> list[list[int]]:
+        """What the model itself writes after each prompt; behind the end of one stands what fills the batch."""
+        from transformers import StoppingCriteriaList
+
+        width, pad = max(map(len, prompts)), self.loaded.tokenizer.pad_token_id or 0
+        device = self.loaded.device
+        ids = torch.tensor([[*[pad] * (width - len(prompt)), *prompt] for prompt in prompts], device=device)
+        mask = torch.tensor([[place >= width - len(prompt) for place in range(width)] for prompt in prompts]).long()
+
+        def stop(read: Any, scores: Any, **_: Any) -> Any:
+            over = [self.is_over(new) for new in read[:, width:].tolist()]
+            return torch.tensor(over, dtype=torch.bool, device=read.device)
+
+        with torch.inference_mode():
+            whole = self.loaded.model.generate(
+                input_ids=ids, attention_mask=mask.to(device), do_sample=False, num_beams=1,
+                max_new_tokens=self.most, eos_token_id=sorted(self.ends), pad_token_id=pad,
+                cache_implementation="dynamic", disable_compile=True, return_dict_in_generate=False,
+                stopping_criteria=StoppingCriteriaList([stop]),
+            )  # fmt: skip
+        found: list[list[int]] = whole[:, width:].tolist()
+        return found
+
+    def biased(self, put: Put, bias: float) -> list[int]:
+        """What the model writes while every position that predicts a new token is biased."""
+        length, new = len(put.prompt.tokens.ids), list[int]()
+        while not new or not self.is_over(new):
+            ids = [*put.prompt.tokens.ids, *new]
+            readers = tuple(range(length - 1, len(ids)))
+            query = tuple(place for place in readers if place not in put.keys) or readers
+            edit = EdgeEdit(query=query, key=put.keys, factor=exp(bias))
+            given = torch.tensor([ids], device=self.loaded.device)
+            with torch.inference_mode(), tap(self.loaded.model, RowRequest([[0]], layers=(), edits=[edit])):
+                logits = self.loaded.model(input_ids=given, **rows_only(self.loaded.model)).logits
+            new.append(int(logits[0, -1].argmax()))
+        return new

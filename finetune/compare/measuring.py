@@ -1,6 +1,6 @@
 """One job: everything that is measured of one arm's model with one seed, as items that pair with every other arm's."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -8,6 +8,7 @@ from math import exp
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from finetune.compare.arms import ArmModel
 from finetune.compare.asking import (
@@ -20,16 +21,15 @@ from finetune.compare.asking import (
     score_endings,
     silenced,
     stops_of,
-    write_answer,
+    write_answers,
 )
 from finetune.compare.items import Item
 from finetune.compare.prompts import Before, prompt_for
 from finetune.compare.states import GENERAL, state_items
 from finetune.domains import Question
-from finetune.edgemeasures import Cue, cues_of, pair_masses, placed_pairs, right_class_logs
+from finetune.edgemeasures import Cue, cues_of, masses_by_head, placed_pairs, right_class_logs
 from finetune.encode import Encoded
 from finetune.errors import DataError
-from finetune.heads import every_head
 from finetune.material import LANGUAGE_MODELS, Texts, groups_of
 from finetune.prepare import Progress
 from finetune.rag.answers import character_f1, exact_match
@@ -38,6 +38,7 @@ from finetune.scoring import Step, class_scores, token_scores
 from probe import Case, EdgeEdit, LoadedModel, part_shares
 
 TEST = "test"
+PAIR_OF_TEXT = "query → key"
 SEEN, HELD_OUT, OTHER = "seen facts", "held-out facts", "other facts"
 WRITTEN_COLUMNS = ("question", "answer", "text", "exact", "f1")
 
@@ -52,7 +53,7 @@ class JobMaterial:
     before: Before = field(default_factory=Before)
     edge_bias: float = 2.0  # added to the logits from the answer (of a sense: the target) to the pair's word
     cases: Sequence[Case] = ()  # of general word senses, as states.capped_cases gives them
-    maps: int = 24  # questions whose attention is kept
+    maps: int = 24  # questions (without any, pairs of the test texts) whose attention is kept
     max_new_tokens: int = 24  # of a written answer
 
     def question_parts(self) -> dict[str, str]:
@@ -73,7 +74,7 @@ class Measured:
     """What one job gives."""
 
     items: tuple[Item, ...]
-    maps: pd.DataFrame  # as asking.attention_maps gives them
+    maps: pd.DataFrame  # MAP_COLUMNS: of the first questions, or of the first pairs of the test texts
     written: pd.DataFrame  # WRITTEN_COLUMNS: the question's id, its right answer, what was written, how it was scored
     context_tokens: float  # of a prompt (of a test text, where there are no questions), mean
 
@@ -89,12 +90,13 @@ def measure_job(given: ArmModel, material: JobMaterial, *, progress: Progress | 
     loaded = replace(given.loaded, model=given.model)
     of_task = _text_items if material.texts.encoding.task in LANGUAGE_MODELS else _class_items
     items = list(of_task(given, material, tell))
-    items += _mass_items(given, material, partial(tell, "attention on pairs"))
+    masses = _pair_masses(given, material, partial(tell, "attention on pairs"))
+    items += _mass_items(material.texts, masses)
     items += state_items(loaded, material.cases, step=partial(tell, "word senses"))
     if not material.questions:
         lengths = [document.length for document in material.texts.documents]
         return Measured(
-            items=tuple(items), maps=pd.DataFrame(columns=list(MAP_COLUMNS)),
+            items=tuple(items), maps=_pair_maps(material, masses),
             written=pd.DataFrame(columns=list(WRITTEN_COLUMNS)),
             context_tokens=float(np.mean(lengths)) if lengths else 0.0,
         )  # fmt: skip
@@ -185,22 +187,43 @@ def _cut_cues(given: ArmModel, texts: Texts, cues: Sequence[Cue], *, bias: float
         yield Item(measure="cut", part=cue.part, item=cue.document.id, unit=unit, value=float(lost))
 
 
-def _mass_items(given: ArmModel, material: JobMaterial, step: Step) -> Iterator[Item]:
-    """Attention on pairs of the test texts, an item a rule: mean over its places, and all heads that can meet it."""
+Masses = list[dict[int, NDArray[np.float64]]]  # of each pair of the test texts, [head] by layer
+
+
+def _pair_masses(given: ArmModel, material: JobMaterial, step: Step) -> Masses:
+    """Attention on the pairs of the test texts, in the order of `placed_pairs`."""
     texts = material.texts
-    placed = placed_pairs(texts.documents)
-    if not placed:
-        return
-    heads = {"all": every_head(range(texts.depths.layers), texts.depths.heads)}
-    masses = pair_masses(
-        given.model, texts.documents, collator=texts.collator, depths=texts.depths, heads=heads, step=step
+    layers = range(texts.depths.layers)
+    return masses_by_head(
+        given.model, texts.documents, collator=texts.collator, depths=texts.depths, layers=layers, step=step
     )  # fmt: skip
+
+
+def _mass_items(texts: Texts, masses: Masses) -> Iterator[Item]:
+    """An item a rule: mean over its places, and over all heads of the layers that can meet it."""
     found: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
-    for one, mass in zip(placed, masses["all"], strict=True):
-        if not np.isnan(mass):
-            found[texts.parts[one.pair.rule], texts.unit_of(one.pair.rule, one.index)].append(float(mass))
+    for one, by_layer in zip(placed_pairs(texts.documents), masses, strict=True):
+        if by_layer:
+            mean = float(np.concatenate(list(by_layer.values())).mean())
+            found[texts.parts[one.pair.rule], texts.unit_of(one.pair.rule, one.index)].append(mean)
     for (part, unit), values in found.items():
         yield Item(measure="mass", part=part, item=unit, unit=unit, value=float(np.mean(values)))
+
+
+def _pair_maps(material: JobMaterial, masses: Masses) -> pd.DataFrame:
+    """MAP_COLUMNS of the first pairs of the test texts; an item is a text and the number of its pair."""
+    texts = material.texts
+    seen: Counter[int] = Counter()
+    rows = []
+    for one, by_layer in list(zip(placed_pairs(texts.documents), masses, strict=True))[: material.maps]:
+        seen[one.index] += 1
+        name = f"{texts.ids[one.index]} {seen[one.index]}"
+        rows += [
+            (name, PAIR_OF_TEXT, layer, head, float(value))
+            for layer, mass in by_layer.items()
+            for head, value in enumerate(mass)
+        ]
+    return pd.DataFrame(rows, columns=list(MAP_COLUMNS))
 
 
 # ---- questions -------------------------------------------------------------------------------------------------
@@ -260,17 +283,14 @@ class _Questions:
 
     def written(self) -> pd.DataFrame:
         """What the model writes after each prompt, and how it scores."""
-        stops = stops_of(self.material.questions)
+        texts = write_answers(
+            self.loaded, self.put, stops=stops_of(self.material.questions), bias=self.bias,
+            max_new_tokens=self.material.max_new_tokens, step=partial(self.tell, "written answers"),
+        )  # fmt: skip
         rows = []
-        for done, one in enumerate(self.put, 1):
-            text = write_answer(
-                self.loaded, one, stops=stops, max_new_tokens=self.material.max_new_tokens, bias=self.bias
-            )
-            right = one.question.right
-            rows.append(
-                (one.question.id, right, text, float(exact_match(text, right)), float(character_f1(text, right)))
-            )
-            self.tell("written answers", done, len(self.put))
+        for one, text in zip(self.put, texts, strict=True):
+            name, right = one.question.id, one.question.right
+            rows.append((name, right, text, float(exact_match(text, right)), character_f1(text, right)))
         return pd.DataFrame(rows, columns=list(WRITTEN_COLUMNS))
 
     def shares(self) -> Iterator[Item]:

@@ -38,8 +38,9 @@ def state_items(loaded: LoadedModel, cases: Sequence[Case], *, step: Step | None
 
     sense_accuracy, part general: whether a case's sense is that of the nearest centroid in the last layer, the case's
     own group left out; sense_separation, part `layer N`: the same by state layer, 0 the embedding. sink, part general:
-    the attention of the target's tokens on the first token, mean over layers and heads. Cases that no centroid decides
-    are left out, whatever the model; so are targets that are the first token.
+    the attention of the target's tokens on the first token, mean over layers and heads. Left out, whatever the model,
+    are cases that no centroid decides, layers in which a word's states are all the same (the embedding of one token),
+    and targets that are the first token.
     """
     readout = default_readout(causal=loaded.kind == "decoder")
     states: list[NDArray[np.float32]] = []
@@ -67,18 +68,18 @@ def _sense_items(cases: Sequence[Case], states: NDArray[np.float32]) -> list[Ite
         groups = [_group(cases[place]) for place in own]
         decided = sense_accuracy(states[own], [cases[place].sense for place in own], groups)
         for place, group, right in zip(own, groups, decided.correct, strict=True):
-            if not np.isnan(right).any():
-                found += _case_items(cases[place].id, group, right)
+            found += _case_items(cases[place].id, group, np.where(decided.visible, right, np.nan))
     return found
 
 
 def _case_items(name: str, group: str, right: NDArray[np.float64]) -> list[Item]:
-    last = Item(measure="sense_accuracy", part=GENERAL, item=name, unit=group, value=float(right[-1]))
-    by_layer = [
-        Item(measure="sense_separation", part=f"layer {layer}", item=name, unit=group, value=float(value))
-        for layer, value in enumerate(right)
+    parts = [("sense_accuracy", GENERAL, right[-1])]
+    parts += [("sense_separation", f"layer {layer}", value) for layer, value in enumerate(right)]
+    return [
+        Item(measure=measure, part=part, item=name, unit=group, value=float(value))
+        for measure, part, value in parts
+        if not np.isnan(value)
     ]
-    return [last, *by_layer]
 
 
 def _group(case: Case) -> str:
