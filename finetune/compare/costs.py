@@ -1,18 +1,20 @@
 """What a job cost: wall and CPU time, the most memory, sampled while it runs and written as it grows."""
 
+import math
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import psutil
 import torch
 from safetensors import safe_open
 
+from finetune.checkpoints import HEAD
+from finetune.runfolder import FinishedRun
 from probe import CijingError
 
 _EVERY = 0.1  # seconds between two looks at the memory
@@ -79,18 +81,15 @@ def metered(tell: Callable[[Spent], None]) -> Iterator[None]:
         tell(spent())
 
 
-def stored_parameters(files: Mapping[str, Any], folder: Path) -> int:
-    """How many numbers the weights hold that a run left: those that it trained."""
-    count = 0
-    for name in files:
-        if not name.endswith(".safetensors"):
-            continue
-        with safe_open(folder / name, framework="pt") as opened:
-            for key in opened.keys():  # noqa: SIM118 - safe_open is no mapping
-                size = 1
-                for length in opened.get_slice(key).get_shape():
-                    size *= length
-                count += size
+def trained_parameters(run: FinishedRun) -> int:
+    """How many numbers a run trained: those of the weights that it left, and of a reading head its map alone."""
+    head = getattr(run.model, "reading_head", None)
+    count = sum(weight.numel() for weight in head.parameters()) if head is not None else 0
+    for name in run.hashes:
+        if name.endswith(".safetensors") and name != HEAD:
+            with safe_open(run.folder / name, framework="pt") as opened:
+                # safe_open is no mapping
+                count += sum(math.prod(opened.get_slice(key).get_shape()) for key in opened.keys())  # noqa: SIM118
     return count
 
 

@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 
 from finetune.compare.arms import ArmModel
-from finetune.compare.costs import Spent, cost_of, metered, spent_of, stored_parameters
+from finetune.compare.costs import Spent, cost_of, metered, spent_of, trained_parameters
 from finetune.compare.deciding import file_hash
 from finetune.compare.items import MEASURES, Item, items_frame
 from finetune.compare.plan import (
@@ -145,7 +145,7 @@ def measure_arm(
     training = read_told(folder / RUNS / f"{job.run_name}.json").get("cost")
     cost = cost_of(
         training=spent_of(training), measuring=told[-1], prompt_tokens=float(measured.context_tokens),
-        trainable=stored_parameters(run.hashes, run.folder) if run is not None else 0,
+        trainable=trained_parameters(run) if run is not None else 0,
     )  # fmt: skip
     _write_json(place / COST, {"device": str(opened.loaded.device), **cost})
     manifest = manifest_of(job.run_name, folder)
