@@ -1,10 +1,11 @@
-"""The command line of the second half: `python -m finetune train | check | evaluate | merge | …`."""
+"""The command line of the second half: `python -m finetune train | compare | check | evaluate | merge | …`."""
 
 from typing import NoReturn
 
 import typer
 
 from finetune.commands.asking import ask, passages
+from finetune.commands.comparing import compare
 from finetune.commands.mining import mine
 from finetune.commands.reading_passages import read
 from finetune.commands.results import evaluate, merge, push
@@ -21,7 +22,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Teach a model a domain's sense of a word.",
 )
-for command in (train, sweep, check, mine, evaluate, merge, push, schema, index, search, ask, passages, read):
+for command in (train, sweep, compare, check, mine, evaluate, merge, push, schema, index, search, ask, passages, read):
     app.command(cls=OnceEach)(command)
 
 

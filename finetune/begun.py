@@ -15,7 +15,7 @@ from filelock import FileLock, Timeout
 from finetune.checkpoints import check_whole, latest_checkpoint, remove_partial
 from finetune.config import RunConfig
 from finetune.domains import DOMAINS, domain_file, shipped_texts
-from finetune.errors import ConfigError, TrainingError
+from finetune.errors import BusyError, ConfigError, TrainingError
 from finetune.heads import Heads
 from finetune.pairs import dictionaries_of
 from finetune.writing import PART, disk_told, write_whole
@@ -99,7 +99,7 @@ def nothing_begun(folder: Path) -> bool:
 
 @contextmanager
 def held(folder: Path, what: str) -> Iterator[None]:
-    """The folder is this process's within the block; TrainingError where another is at work there.
+    """The folder is this process's within the block; BusyError where another is at work there.
 
     The system lets go of a lock whose process was killed. A folder that is made for the lock, and stays empty, goes
     with it. `what` is what another process would be doing there.
@@ -111,7 +111,7 @@ def held(folder: Path, what: str) -> Iterator[None]:
         try:
             lock.acquire(timeout=0)
         except Timeout as error:
-            raise TrainingError(
+            raise BusyError(
                 f"{folder} is being {what} by another process: wait for it, or give another --out"
             ) from error
     try:

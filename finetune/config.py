@@ -46,7 +46,7 @@ STRATEGIES = ("eval_strategy", "save_strategy", "logging_strategy")
 _LONGEST_NAME, _LONGEST_PATH = 255, 4000  # bytes, of Linux; room is left for what a run writes below its folder
 
 
-class _Strict(BaseModel):
+class Strict(BaseModel):
     """No unknown keys, no NaN or infinity, and no true or false where a number is meant."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -88,7 +88,7 @@ def _usable_path(given: str | None) -> str | None:
 FilePath = Annotated[str | None, AfterValidator(_usable_path)]
 
 
-class PairsConfig(_Strict):
+class PairsConfig(Strict):
     """Which words belong together."""
 
     file: FilePath = None  # a pairs file, or the name of a shipped domain; None: those that stand in the data
@@ -97,7 +97,7 @@ class PairsConfig(_Strict):
     absent_limit: Share = 0.5  # of the rules; more that no text holds stop the run
 
 
-class AttentionConfig(_Strict):
+class AttentionConfig(Strict):
     """The auxiliary loss on attention."""
 
     mode: Mode = "pairs"  # random: other spans of the same texts in the pairs' place; none: no loss
@@ -138,7 +138,7 @@ class AttentionConfig(_Strict):
         return self
 
 
-class LoraConfig(_Strict):
+class LoraConfig(Strict):
     """The adapter. A loss on a layer's rows trains its queries and keys, so both are targets by default."""
 
     r: Annotated[int, Field(ge=1, le=4096)] = 8
@@ -150,7 +150,7 @@ class LoraConfig(_Strict):
     quantize: Literal["none", "4bit"] = "none"  # 4bit (QLoRA) needs bitsandbytes
 
 
-class RunConfig(_Strict):
+class RunConfig(Strict):
     """All of a run."""
 
     model: str = Field(min_length=1)
@@ -306,7 +306,7 @@ def config_of(given: Mapping[str, Any], *, name: str = "configuration") -> RunCo
     try:
         return RunConfig.model_validate(given)
     except ValidationError as error:
-        problems = list(dict.fromkeys(_problems(error)))
+        problems = list(dict.fromkeys(problems_of(error, RunConfig)))
         raise ConfigError(f"{name}: " + "; ".join(problems)) from error
 
 
@@ -365,18 +365,19 @@ def _described(found: dict[str, Any], key: str) -> dict[str, Any]:
     return place
 
 
-def _problems(error: ValidationError) -> Iterator[str]:
+def problems_of(error: ValidationError, model: type[BaseModel]) -> Iterator[str]:
+    """Each problem with its key; an unknown key with the nearest of the model."""
     for each in error.errors():
         place = [part for part in each["loc"] if not (isinstance(part, str) and "[" in part)]
         key = ".".join(map(str, place)) or "file"
         if each["type"] == "extra_forbidden":
-            yield f"{key}: unknown key{_nearest(str(place[-1]), _keys_at(place[:-1]))}"
+            yield f"{key}: unknown key{_nearest(str(place[-1]), _keys_at(place[:-1], model))}"
         else:
             yield f"{key}: {each['msg'].removeprefix('Value error, ')}"
 
 
-def _keys_at(place: Sequence[Any]) -> tuple[str, ...]:
-    model: Any = RunConfig
+def _keys_at(place: Sequence[Any], root: type[BaseModel]) -> tuple[str, ...]:
+    model: Any = root
     for part in place:
         kind = model.model_fields[part].annotation if part in model.model_fields else None
         kinds = [one for one in (kind, *get_args(kind)) if isinstance(one, type) and issubclass(one, BaseModel)]

@@ -19,5 +19,9 @@ class TrainingError(CijingError):
     """A training run cannot go on: its loss is no number, its disk is full, its checkpoint is damaged."""
 
 
+class BusyError(TrainingError):
+    """Another process is at work in a folder."""
+
+
 class RetrievalError(CijingError):
     """Documents, an index or a search cannot be had: a source is not there, or an index is damaged."""

@@ -195,7 +195,7 @@ def tried_out(trial: Trial, swept: Swept, *, device: str, progress: Progress | N
     """
     config = run_of(swept.base, trial.setting, out=str(swept.folder / trial.folder))
     begun = time.monotonic()
-    left = _as_left(config)
+    left = as_left(config)
     try:
         if left != "ended":
             train(config, resume=left == "begun", device=device, progress=progress)
@@ -223,7 +223,7 @@ def _of_the_setting(error: CijingError) -> bool:
     return isinstance(error, ConfigError | DataError | PairError) or error.__cause__ is None
 
 
-def _as_left(config: RunConfig) -> Literal["new", "begun", "ended"]:
+def as_left(config: RunConfig) -> Literal["new", "begun", "ended"]:
     """How far an earlier call came with the trial; a folder that someone has changed is refused."""
     folder = config.folder
     if (folder / MANIFEST).is_file():  # killed between the run's end and the sweep's note of it

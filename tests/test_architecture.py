@@ -69,7 +69,8 @@ RAG_ORDER = (
 )
 # Within finetune/compare/.
 COMPARE_ORDER = (
-    *("items", "arms", "settings", "plan", "prompts", "asking", "states", "measuring", "jobs"),
+    *("items", "arms", "settings", "deciding", "plan", "prompts", "asking", "states", "measuring", "materials"),
+    *("costs", "readout", "jobs"),
     *("attention", "contrasts", "pairing", "resampling", "power", "statistics", "verdicts"),
     *("messages", "story", "run"),
 )

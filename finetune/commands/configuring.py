@@ -43,13 +43,7 @@ def configured(
     """The run that file and options describe; options win. CijingError names what is missing or wrong."""
     from finetune.config import config_of, load_config
 
-    overrides: dict[str, Any] = {}
-    for key, value in (("model", model), ("task", task), ("pairs.file", pairs), ("out", out)):
-        if value is not None:
-            overrides[key] = value
-    if data:
-        overrides["data.train"] = data
-    overrides |= dict(_setting(text) for text in settings or [])
+    overrides = overrides_of(model=model, task=task, data=data, pairs=pairs, out=out, settings=settings)
     if file is not None:
         path = shipped_config(file)
         run = load_config(path, name=str(file), overrides=overrides)
@@ -59,6 +53,21 @@ def configured(
     from finetune.config import with_overrides
 
     return config_of(with_overrides({"task": "causal-lm"}, overrides), name="options")
+
+
+def overrides_of(
+    *,
+    model: str | None,
+    task: str | None,
+    data: list[str] | None,
+    pairs: str | None,
+    out: str | None,
+    settings: list[str] | None,
+) -> dict[str, Any]:
+    """What the options say of a file's dotted keys."""
+    given = (("model", model), ("task", task), ("pairs.file", pairs), ("out", out), ("data.train", data or None))
+    overrides = {key: value for key, value in given if value is not None}
+    return {**overrides, **dict(_setting(text) for text in settings or [])}
 
 
 def shipped_config(file: Path) -> Path:

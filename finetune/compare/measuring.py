@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import exp
-from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from finetune.compare.arms import ArmModel
 from finetune.compare.asking import (
     MAP_COLUMNS,
     EditsOf,
@@ -24,7 +24,7 @@ from finetune.compare.asking import (
     write_answers,
 )
 from finetune.compare.items import Item
-from finetune.compare.prompts import Before, PromptKind, prompt_for
+from finetune.compare.prompts import Before, prompt_for
 from finetune.compare.states import GENERAL, state_items
 from finetune.domains import Question
 from finetune.edgemeasures import Cue, cues_of, masses_by_head, placed_pairs, right_class_logs
@@ -34,7 +34,6 @@ from finetune.material import LANGUAGE_MODELS, Texts, groups_of
 from finetune.prepare import Progress
 from finetune.rag.answers import character_f1, exact_match
 from finetune.rag.causes import answer_ids
-from finetune.runfolder import FinishedRun
 from finetune.scoring import Step, class_scores, token_scores
 from probe import Case, EdgeEdit, LoadedModel, part_shares
 
@@ -42,29 +41,6 @@ TEST = "test"
 PAIR_OF_TEXT = "query → key"
 SEEN, HELD_OUT, OTHER = "seen facts", "held-out facts", "other facts"
 WRITTEN_COLUMNS = ("question", "answer", "text", "exact", "f1")
-
-
-class Asks(Protocol):
-    """What is asked of an arm here: how it puts questions."""
-
-    @property
-    def prompt(self) -> PromptKind:
-        """What stands before a question."""
-
-    @property
-    def edge_bias(self) -> bool:
-        """Whether the edge from the answer to the pair's word is biased."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class ArmModel:
-    """One arm's model in memory, in eval mode."""
-
-    arm: Asks
-    seed: int
-    loaded: LoadedModel  # its tokenizer and backbone, in which an adapter is injected
-    model: Any  # what answers: the PeftModel of a run, or a plain model; a reading task's head is its `reading_head`
-    run: FinishedRun | None  # where it was trained
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

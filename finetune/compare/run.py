@@ -1,0 +1,199 @@
+"""A comparison run: all jobs that are left, one after the other or in several processes, then tables and page."""
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import pandas as pd
+import torch
+
+from finetune.begun import LOCK, held
+from finetune.compare.items import COLUMNS
+from finetune.compare.jobs import MeasureJob, record_failure, run_job, write_frame
+from finetune.compare.plan import (
+    COST,
+    ITEMS,
+    JOBS,
+    Job,
+    JobState,
+    Plan,
+    is_done,
+    is_trained,
+    plan_of,
+    read_told,
+    save_plan,
+    selected,
+    states_of,
+    with_needed,
+)
+from finetune.compare.settings import PLAN, CompareConfig
+from finetune.errors import BusyError, ConfigError, TrainingError
+from finetune.prepare import Progress
+from finetune.writing import PART, disk_told
+from probe import CijingError
+
+TABLES, COSTS = "tables", "cost.parquet"
+Language = Literal["zh", "en"]
+_LOOK_AGAIN = 1.0  # seconds between two looks at a job that another process holds
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Compared:
+    """A comparison as far as it came."""
+
+    folder: Path
+    items: pd.DataFrame  # of all jobs that are done, by COLUMNS
+    costs: pd.DataFrame  # a row a job that is done
+    jobs: tuple[JobState, ...]
+    missing: Mapping[str, str]  # jobs that are not done, and why
+
+
+@dataclass(kw_only=True)
+class _Work:
+    """What is done in this call, and what became of it."""
+
+    plan: Plan
+    folder: Path
+    measure: MeasureJob
+    device: str
+    progress: Progress | None
+    wanted: frozenset[str]  # jobs whose numbers are asked for; of others only their run
+    missing: dict[str, str] = field(default_factory=dict)
+
+
+def compare(
+    config: CompareConfig,
+    *,
+    folder: Path,
+    measure: MeasureJob,
+    only: Sequence[str] = (),
+    device: str = "auto",
+    language: Language = "zh",
+    progress: Progress | None = None,
+) -> Compared:
+    """Do what is left of a comparison in its folder; the same call goes on where an earlier one was killed.
+
+    What is done stays while what decides it stays. only: ARM or ARM:SEED, with the runs that these need, as one of
+    several processes or machines that share the folder; without it all jobs, and at the end tables and page. A job
+    that fails is recorded with its reason, and those that need it are told; the others go on. Raises ConfigError or
+    DataError for what no job could do with, TrainingError for a folder of something else.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ConfigError("a comparison's jobs run in one process each: start it without torchrun or accelerate launch")
+    plan = plan_of(config)
+    jobs = selected(plan, only)
+    write_plan(plan, folder)
+    work = _Work(
+        plan=plan, folder=folder, measure=measure, device=device, progress=progress,
+        wanted=frozenset(job.name for job in jobs if job.compared),
+    )  # fmt: skip
+    _do_all(with_needed(plan, jobs), work)
+    write_plan(plan, folder)
+    found = gathered(plan, folder, reasons=work.missing)
+    if not only:
+        _report(found, config, language=language)
+    return found
+
+
+def write_plan(plan: Plan, folder: Path) -> None:
+    """Write plan.json with how far each job came; TrainingError for a folder that holds something and no comparison."""
+    if folder.exists() and not folder.is_dir():
+        raise TrainingError(f"{folder} is a file: give another --out")
+    others = folder.is_dir() and any(path.name != LOCK and not path.name.endswith(PART) for path in folder.iterdir())
+    if others and not (folder / PLAN).is_file():
+        raise TrainingError(f"{folder} is not empty and holds no comparison ({PLAN} is missing): give another --out")
+    save_plan(plan, folder)
+
+
+def gathered(plan: Plan, folder: Path, *, reasons: Mapping[str, str] | None = None) -> Compared:
+    """What all jobs that are done have found; of the others why not, as far as it is known."""
+    states = states_of(plan, folder)
+    compared = [one for one in states if one.job.compared]
+    done = [one.job for one in compared if one.state == "done"]
+    items = [pd.read_parquet(folder / JOBS / job.name / ITEMS) for job in done]
+    costs = [_cost_row(job, folder) for job in done]
+    missing = {
+        one.job.name: (reasons or {}).get(one.job.name) or one.reason or "not done yet"
+        for one in compared
+        if one.state != "done"
+    }
+    return Compared(
+        folder=folder, items=pd.concat(items, ignore_index=True) if items else pd.DataFrame(columns=list(COLUMNS)),
+        costs=pd.DataFrame(costs), jobs=states, missing=missing,
+    )  # fmt: skip
+
+
+def _report(found: Compared, config: CompareConfig, *, language: Language) -> None:
+    """What stands in the folder at the end."""
+    place = found.folder / TABLES
+    with disk_told(place):
+        place.mkdir(exist_ok=True)
+    write_frame(found.items, place / ITEMS)
+    write_frame(found.costs, place / COSTS)
+
+
+# ---- jobs ------------------------------------------------------------------------------------------------------
+
+
+def _do_all(jobs: Sequence[Job], work: _Work) -> None:
+    """One job after the other; those that wait for a run of another process come last, as soon as it is there."""
+    left, busy = list(jobs), set[str]()
+    while left:
+        waiting = []
+        for job in left:
+            state = _done_now(job, work, number=f"{jobs.index(job) + 1} of {len(jobs)}", busy=busy)
+            waiting += [job] if state == "waits" else []
+        if waiting and all(job in waiting or job.name in busy for job in left):
+            _wait(waiting, work)
+        # A run that another process had is looked for again, and made here where that process gave it up.
+        needed = {name for job in waiting for name in job.needs if name in busy}
+        busy -= needed
+        left = [job for job in jobs if job in waiting or job.name in needed]
+
+
+def _done_now(job: Job, work: _Work, *, number: str, busy: set[str]) -> Literal["over", "waits"]:
+    """Do a job if that is possible now; whatever hinders it is kept in the work's `missing`."""
+    compared = job.name in work.wanted
+    if is_done(job, work.folder) if compared else is_trained(job, work.folder):
+        work.missing.pop(job.name, None)
+        return "over"
+    for name in job.needs:
+        if name in busy and not is_trained(work.plan.job(name), work.folder):
+            return "waits"
+        if not is_trained(work.plan.job(name), work.folder):
+            work.missing[job.name] = f"needs the run of {name}: {work.missing.get(name, 'not there')}"
+            return "over"
+    try:
+        with held(work.folder / JOBS / job.name, "worked on"):
+            run_job(
+                job, work.plan, work.folder, measure=work.measure, compared=compared, device=work.device,
+                progress=_of_job(work.progress, f"job {number} ({job.name})"),
+            )  # fmt: skip
+        work.missing.pop(job.name, None)
+    except BusyError:
+        busy.add(job.name)
+        work.missing[job.name] = "another process is at work on it"
+    except (CijingError, torch.OutOfMemoryError) as error:
+        work.missing[job.name] = " ".join(str(error).split())[:1000]
+        record_failure(job, work.folder, work.missing[job.name])
+    return "over"
+
+
+def _wait(jobs: Sequence[Job], work: _Work) -> None:
+    if work.progress is not None:
+        needed = ", ".join(dict.fromkeys(name for job in jobs for name in job.needs))
+        work.progress(f"waiting for another process: {needed}", 0, 1)
+    time.sleep(_LOOK_AGAIN)
+
+
+def _of_job(progress: Progress | None, job: str) -> Progress | None:
+    return None if progress is None else lambda stage, done, total: progress(f"{job}, {stage}", done, total)
+
+
+def _cost_row(job: Job, folder: Path) -> dict[str, Any]:
+    told = read_told(folder / JOBS / job.name / COST)
+    flat = {name: value for name, value in told.items() if not isinstance(value, dict)}
+    return {"arm": job.arm.name, "seed": job.seed, **flat}
