@@ -176,13 +176,8 @@ def refuse_unfit(config: RunConfig, *, kind: str, settings: Any, origin: Mapping
     """
     import transformers
 
-    if config.method == "full" and "adapter" in origin:
-        raise ConfigError(
-            f"method full: {config.model} is an adapter; allowed is a whole model, such as `finetune merge` makes of a "
-            "run"
-        )
-    if config.method == "full" and getattr(settings, "quantization_config", None) is not None:
-        raise ConfigError(f"method full: {config.model} has quantised weights, which cannot be trained")
+    if config.method == "full":
+        _refuse_untrainable(config, settings, origin)
     if config.task == "masked-lm" and type(settings) not in transformers.MODEL_FOR_MASKED_LM_MAPPING:
         raise _no_head(config.task, settings)
     if kind != "decoder" and config.task == "causal-lm":
@@ -190,6 +185,17 @@ def refuse_unfit(config: RunConfig, *, kind: str, settings: Any, origin: Mapping
     if kind == "encoder-decoder":
         _refuse_two_stacks(config)
     refuse_without(config)
+
+
+def _refuse_untrainable(config: RunConfig, settings: Any, origin: Mapping[str, str]) -> None:
+    """ConfigError for weights that cannot all be trained and saved as an ordinary model's."""
+    allowed = "allowed is a whole model in safetensors"
+    if "adapter" in origin:
+        raise ConfigError(
+            f"method full: {config.model} is an adapter; {allowed}, such as `finetune merge` makes of a run"
+        )
+    if origin.get("source") == "gguf" or getattr(settings, "quantization_config", None) is not None:
+        raise ConfigError(f"method full: {config.model} holds quantised weights; {allowed}")
 
 
 def _refuse_two_stacks(config: RunConfig) -> None:
