@@ -20,6 +20,7 @@ from finetune.control import mean_attention
 from finetune.errors import ConfigError, TrainingError
 from finetune.evaluate import evaluate
 from finetune.evaluation import manifest_of
+from finetune.footprint import memory_of, shape_of
 from finetune.grid import default_axes, settings_of
 from finetune.learner import make_learner
 from finetune.merge import merge_run
@@ -33,6 +34,7 @@ from probe import load_model
 from tests.finished import classifier, language_model, sense_reader
 from tests.teaching import collate, examples, supervision, trainer, with_lora
 from tests.teaching import tiny_llama as small_llama
+from tests.test_finetune_preflight import peak_of
 from tests.tiny import tiny_bert, tiny_gemma3, tiny_llama
 
 IDS = torch.tensor([[2, 270, 280, 290, 275]])
@@ -161,7 +163,8 @@ def test_a_run_that_was_killed_and_resumed_ends_as_one_that_was_not_to_the_last_
         tiny_bert(base, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
     changes = {
         "method": "full", "model": str(next(base.iterdir())), "training__max_steps": 6,
-        "training__save_strategy": "steps", "training__save_steps": 2, "training__eval_strategy": "steps", "training__eval_steps": 2,
+        "training__save_strategy": "steps", "training__save_steps": 2, "training__eval_strategy": "steps",
+        "training__eval_steps": 2,
     }  # fmt: skip
     unbroken = make(tmp_path, **changes)
 
@@ -440,6 +443,29 @@ def test_the_look_before_counts_all_weights_and_the_memory_of_full_training(runs
     assert found.facts["method"].startswith(f"full: {trained:,} trained parameters") and "adapter" not in found.facts
     told = "\n".join(lines_of(found))
     assert "adapter" not in told and "LoRA" not in told and "gradients " in told
+
+
+@pytest.mark.parametrize(("rows", "tokens"), [(2, 16), (8, 96)])
+def test_memory_is_within_a_factor_of_two_of_two_measured_steps(rows, tokens):
+    sizes = {"hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 4, "max_position_embeddings": 128}
+    model, _ = tiny_llama(vocab_size=400, **sizes)
+    optimizer = torch.optim.AdamW(model.train().parameters())
+    ids = torch.randint(5, 300, (rows, tokens))
+
+    def steps():
+        for _ in range(2):  # in the second AdamW's averages are there
+            logits = model(input_ids=ids).logits[:, :-1].reshape(-1, 400)
+            torch.nn.functional.cross_entropy(logits, ids[:, 1:].reshape(-1)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    count = sum(weight.numel() for weight in model.parameters())
+    told = memory_of(
+        shape_of(model.config, heads=4, logits=True), parameters=count, trained=count, tokens=rows * tokens,
+        length=tokens, full=True,
+    )  # fmt: skip
+    estimate = told.activations + told.gradients + told.optimizer
+    assert 0.5 < estimate / peak_of(steps) < 2.0
 
 
 @pytest.mark.parametrize(
