@@ -95,7 +95,8 @@ def _base_for(
         config.model, device=device, dtype="float32", head=head_asked(config.task),
         revision=config.revision, trust_remote_code=config.trust_remote_code,
     )  # fmt: skip
-    refuse_unfit(config, kind=loaded.kind, settings=loaded.backbone.config, origin=loaded.origin)
+    refuse_unfit(config, kind=loaded.kind, settings=loaded.backbone.config)
+    refuse_untrainable(config, settings=loaded.backbone.config, origin=loaded.origin)
     torch.manual_seed(config.seed)
     base, notes, trained = loaded.model, tuple[str, ...](), tuple[str, ...]()
     if config.task == "masked-lm":
@@ -169,15 +170,13 @@ def head_modules(model: Any, untrained: Collection[str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def refuse_unfit(config: RunConfig, *, kind: str, settings: Any, origin: Mapping[str, str]) -> None:
-    """ConfigError for a task that this kind of model has not, and for weights that cannot be trained or quantised here.
+def refuse_unfit(config: RunConfig, *, kind: str, settings: Any) -> None:
+    """ConfigError for a task that this kind of model has not, and for weights that cannot be quantised here.
 
-    `settings` is the model's own configuration, `origin` where it came from.
+    `settings` is the model's own configuration.
     """
     import transformers
 
-    if config.method == "full":
-        _refuse_untrainable(config, settings, origin)
     if config.task == "masked-lm" and type(settings) not in transformers.MODEL_FOR_MASKED_LM_MAPPING:
         raise _no_head(config.task, settings)
     if kind != "decoder" and config.task == "causal-lm":
@@ -187,8 +186,13 @@ def refuse_unfit(config: RunConfig, *, kind: str, settings: Any, origin: Mapping
     refuse_without(config)
 
 
-def _refuse_untrainable(config: RunConfig, settings: Any, origin: Mapping[str, str]) -> None:
-    """ConfigError for weights that cannot all be trained and saved as an ordinary model's."""
+def refuse_untrainable(config: RunConfig, *, settings: Any, origin: Mapping[str, str]) -> None:
+    """ConfigError, with method full, for weights that cannot all be trained and saved as an ordinary model's.
+
+    `origin` is where the model came from.
+    """
+    if config.method == "lora":
+        return
     allowed = "allowed is a whole model in safetensors"
     if "adapter" in origin:
         raise ConfigError(

@@ -21,6 +21,7 @@ from finetune.learner import (
     lora_targets,
     output_names,
     refuse_unfit,
+    refuse_untrainable,
     untrained_head,
 )
 from finetune.pairs import TokenPair, Unmet, why_unmet
@@ -107,7 +108,8 @@ def _ready(config: RunConfig, tell: Progress) -> _Ready:
         config.model, head=head_asked(config.task), revision=config.revision,
         trust_remote_code=config.trust_remote_code,
     )  # fmt: skip
-    refuse_unfit(config, kind=outline.kind, settings=outline.config, origin=outline.origin)
+    refuse_unfit(config, kind=outline.kind, settings=outline.config)
+    refuse_untrainable(config, settings=outline.config, origin=outline.origin)
     shell = _shell(config, outline, corpus.labels)
     targets = lora_targets(shell, config.lora) if config.method == "lora" else ()
     depths = depths_of(outline.config, causal=outline.kind == "decoder")

@@ -210,9 +210,10 @@ def test_a_finished_run_is_not_trained_again(runs):
 def test_base_gives_the_untouched_base_and_the_trained_model_comes_back(runs):
     run = open_run_folder(runs["lm"], device="cpu")
     base = load_model(run.config.model, device="cpu", dtype="float32", head="lm").model
-    tuned = logits(run.model)
+    tuned, loaded = logits(run.model), run.learner.loaded
+    assert loaded.model is run.model and loaded.fingerprint_now() != loaded.fingerprint
     with run.base() as off, run.base():
-        assert torch.equal(logits(off), logits(base))
+        assert torch.equal(logits(off), logits(base)) and loaded.fingerprint_now() == loaded.fingerprint
     assert torch.equal(logits(run.model), tuned) and not torch.equal(tuned, logits(base))
     with pytest.raises(ZeroDivisionError), run.base():
         _ = 1 / 0
@@ -276,6 +277,25 @@ def test_the_anchor_is_to_the_base_as_it_is_for_an_adapter(tmp_path):
         scores.loss.backward()  # the graph is of the trained weights, not of those that were put back for a while
         assert any(weight.grad is not None and weight.grad.abs().sum() > 0 for weight in model.parameters())
     assert losses[0] > 1e-3 and losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+@pytest.mark.parametrize("asking", ["anchor", "random pairs of a stream"])
+def test_a_run_that_asks_its_base_while_it_trains_comes_to_its_end(tmp_path, asking):
+    changes = {"attention__loss": "anchor", "training__logging_steps": 1}
+    if asking != "anchor":
+        changes = {"attention__mode": "random", "data__streaming": True, "data__dev_share": 0.0}
+    folder = language_model(tmp_path, method="full", **changes)
+    told = json.loads((folder / "manifest.json").read_text("utf-8"))
+    if asking == "anchor":  # nothing while the model is its base, something after a step
+        losses = pd.read_csv(folder / "tables" / "steps.csv")["attention_loss"].dropna()
+        assert losses.iloc[0] < 1e-6 < 1e-3 < losses.iloc[-1]
+    else:
+        assert told["attention"]["control"]["pairs"] > 0
+    assert not any("kept_base" in name for name in weights(folder))
+    run = open_run_folder(folder, device="cpu")
+    base = load_model(run.config.model, device="cpu", head="lm").model
+    with run.base() as off:
+        assert torch.equal(logits(off), logits(base))
 
 
 def test_the_base_of_a_model_in_training_is_asked_at_rest():
