@@ -1,6 +1,5 @@
 """What a run leaves: an adapter that any user of PEFT can load, its card, its hashes; and merging it."""
 
-import hashlib
 import json
 import math
 import re
@@ -12,7 +11,7 @@ from typing import Any
 
 import torch
 
-from finetune.checkpoints import HEAD, save_head
+from finetune.checkpoints import HEAD, hash_of, save_head
 from finetune.errors import TrainingError
 from probe import LoadedModel
 
@@ -45,6 +44,7 @@ class CardFacts:
     labels: Sequence[str] = ()
     notes: Sequence[str] = ()
     steps: str = ""  # which step is kept, why
+    full: bool = False  # all weights were trained: a whole model, no adapter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,22 +75,27 @@ def save_adapter(
     tokenizer.save_pretrained(str(folder))
     (folder / CARD).write_text(card_of(facts), encoding="utf-8")
     names = [name for name in (WEIGHTS, "adapter_config.json", HEAD, CARD) if (folder / name).is_file()]
-    hashes = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
+    hashes = {name: hash_of(folder / name) for name in names}
     told = {"hashes": hashes, "labels": list(facts.labels), "task": facts.task}
     (folder / HASHES).write_text(json.dumps(told, indent=1, ensure_ascii=False), encoding="utf-8")
 
 
 def check_adapter(folder: Path) -> Mapping[str, Any]:
     """What `adapter.json` says, every file's hash checked; TrainingError names the first that differs."""
+    return check_hashes(folder, HASHES)
+
+
+def check_hashes(folder: Path, name: str) -> Mapping[str, Any]:
+    """What a list of hashes in the folder says, every file checked; TrainingError names the first that differs."""
     try:
-        told = json.loads((folder / HASHES).read_text(encoding="utf-8"))
+        told = json.loads((folder / name).read_text(encoding="utf-8"))
         hashes = dict(told["hashes"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise TrainingError(f"{folder}: {HASHES} is missing or damaged; is it a run of `finetune train`?") from error
-    for name, wanted in hashes.items():
-        path = folder / name
-        if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != wanted:
-            raise TrainingError(f"{folder}: {name} is not the one that the run wrote")
+        raise TrainingError(f"{folder}: {name} is missing or damaged; is it a run of `finetune train`?") from error
+    for file, wanted in hashes.items():
+        path = folder / file
+        if not path.is_file() or hash_of(path) != wanted:
+            raise TrainingError(f"{folder}: {file} is not the one that the run wrote")
     found: Mapping[str, Any] = told
     return found
 
@@ -121,8 +126,9 @@ def adapter_on(base: Any, folder: Path, *, device: torch.device) -> Any:
 
 def card_of(facts: CardFacts) -> str:
     """The model card in Markdown, with the metadata that the hub reads; whatever it is told stands in it as words."""
-    head = card_head(facts.base, facts.licence)
-    body = [f"# An adapter for {in_words(facts.base)}", ""]
+    head = card_head(facts.base, facts.licence, full=facts.full)
+    title = "A model trained, with all its weights, from" if facts.full else "An adapter for"
+    body = [f"# {title} {in_words(facts.base)}", ""]
     body += [f"Task: {in_words(facts.task)}. Made by `python -m finetune train`.", ""]
     body += ["## Data", "", *(f"- {in_words(line)}" for line in facts.data), ""]
     if facts.pairs:
@@ -135,7 +141,8 @@ def card_of(facts: CardFacts) -> str:
     body += ["## Metrics", "", "| metric | value |", "|---|---|"]
     body += [f"| {in_words(name)} | {value:.6g} |" for name, value in sorted(facts.metrics.items())]
     licence = in_words(facts.licence)
-    body += ["", "## Licence", "", f"The base model's terms travel with this adapter: {licence}.", ""]
+    what = "model" if facts.full else "adapter"
+    body += ["", "## Licence", "", f"The base model's terms travel with this {what}: {licence}.", ""]
     if facts.notes:
         body += ["## Notes", "", *(f"- {in_words(note)}" for note in facts.notes), ""]
     return "\n".join([*head, *body])
@@ -152,11 +159,24 @@ def states_terms(name: str) -> bool:
     return _TERMS.fullmatch(name) is not None
 
 
-def card_head(base: str, licence: str) -> list[str]:
+def terms_of_base(model: str, settings: Any) -> list[Path]:
+    """Files that state the terms of a base that lies in a folder; `settings` is its configuration."""
+    known = [model, str(getattr(settings, "_name_or_path", "") or "")]
+    found: dict[str, Path] = {}
+    for folder in (Path(name) for name in known if name and Path(name).is_dir()):
+        for path in sorted(folder.iterdir()):
+            if path.is_file() and states_terms(path.name):  # links too: the hub's cache is made of them
+                found.setdefault(path.name, path)
+    return list(found.values())
+
+
+def card_head(base: str, licence: str, *, full: bool = False) -> list[str]:
     """The metadata that the hub reads: base, licence, and a tag where the terms allow no commercial use."""
     name = licence_id(licence)
-    tags = "lora, cijing, non-commercial" if _NON_COMMERCIAL.search(licence) else "lora, cijing"
-    head = ["---", f"base_model: {json.dumps(base)}", "library_name: peft", f"tags: [{tags}]", f"license: {name}"]
+    tags = ["cijing"] if full else ["lora", "cijing"]
+    tags += ["non-commercial"] if _NON_COMMERCIAL.search(licence) else []
+    kind = ["library_name: transformers", "base_model_relation: finetune"] if full else ["library_name: peft"]
+    head = ["---", f"base_model: {json.dumps(base)}", *kind, f"tags: [{', '.join(tags)}]", f"license: {name}"]
     if name == "gemma":
         head.append(f"license_link: {GEMMA_TERMS}")
     elif name == "other":

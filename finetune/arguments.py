@@ -1,5 +1,7 @@
 """TrainingArguments of a run: what its file says over defaults that suit a small one."""
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,8 @@ from finetune.choosing import evaluation_plan
 from finetune.config import RunConfig
 from finetune.errors import ConfigError
 from finetune.push import HUB_FIELDS
+
+_SPREADING = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")  # what `accelerate launch` sets
 
 
 def arguments_of(config: RunConfig, folder: Path, *, has_dev: bool) -> Any:
@@ -31,6 +35,8 @@ def arguments_of(config: RunConfig, folder: Path, *, has_dev: bool) -> Any:
         "prediction_loss_only": config.task in ("causal-lm", "masked-lm"),
         "greater_is_better": config.more_is_better,
     }  # fmt: skip
+    if config.method == "full":
+        _refuse_spread(given)
     if config.data.streaming and not isinstance(given.get("accelerator_config"), str):
         # Else process 0 reads for all, cutting its batches, which are of many lengths, into equal parts.
         given["accelerator_config"] = {**(given.get("accelerator_config") or {}), "dispatch_batches": False}
@@ -41,3 +47,14 @@ def arguments_of(config: RunConfig, folder: Path, *, has_dev: bool) -> Any:
     if config.data.streaming and arguments.accelerator_config.dispatch_batches is not False:
         raise ConfigError(f"{given['accelerator_config']}: data.streaming needs dispatch_batches: false")
     return arguments
+
+
+def _refuse_spread(given: Mapping[str, Any]) -> None:
+    """ConfigError where processes would hold parts of the weights, which are saved and put back whole here."""
+    asked = [f"training.{name}" for name in ("deepspeed", "fsdp") if given.get(name)]
+    asked += [name for name in _SPREADING if os.environ.get(name, "").lower() in ("1", "true")]
+    if asked:
+        raise ConfigError(
+            f"method full with {asked[0]}: weights spread over processes are not gathered here; allowed are one "
+            "process, or several that hold the whole model"
+        )

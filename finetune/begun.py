@@ -67,11 +67,22 @@ def refuse_changes(before: Any, now: Any, folder: Path) -> None:
 
 
 def as_yaml(config: RunConfig) -> str:
-    """The whole configuration; without pairs no word of attention, or it could not be read again."""
-    left_out = {"out"} if config.pairs is not None else {"out", "attention"}
-    told = config.model_dump(mode="json", exclude=left_out)
+    """The whole configuration as a file holds it."""
+    return yaml.safe_dump(plain_of(config), allow_unicode=True, sort_keys=False)
+
+
+def plain_of(config: RunConfig) -> dict[str, Any]:
+    """The configuration as a file holds it, so that it can be read again: no folder, no token.
+
+    Without pairs no word of attention; of the two methods lora is not named, as in files from before there were two,
+    and full has no keys of an adapter.
+    """
+    left_out = {"out", "lora" if config.method == "full" else "method"}
+    told: dict[str, Any] = config.model_dump(
+        mode="json", exclude=left_out if config.pairs is not None else {*left_out, "attention"}
+    )
     told["training"].pop("hub_token", None)
-    return yaml.safe_dump(told, allow_unicode=True, sort_keys=False)
+    return told
 
 
 def flat(given: Any, path: str = "") -> dict[str, Any]:

@@ -38,14 +38,24 @@ def cautions_of(known: Known) -> Iterator[Caution]:
 
 
 def _keys(known: Known) -> Iterator[str]:
-    if known.supervised and not trains_keys(known.targets):
+    if known.config.method == "lora" and known.supervised and not trains_keys(known.targets):
         yield (
             f"LoRA is on {', '.join(known.targets)} and not on the key map: the attention loss then trains half of a "
             "row; add it to lora.targets"
         )
 
 
+def _rate(known: Known) -> Iterator[str]:
+    if known.config.method == "full" and "learning_rate" not in known.config.training:
+        yield (
+            "training.learning_rate is not given, and the default, 2e-4, is one for adapters: all weights together "
+            "usually want a tenth of it or less"
+        )
+
+
 def _layers(known: Known) -> Iterator[str]:
+    if known.config.method == "full":
+        return
     layers = [layer for layer, _ in adapted_maps(known.shell, known.targets, known.config.lora)]
     lowest = min(-1 if layer is None else layer for layer in layers)  # a map outside all layers stands below them
     if known.supervised and lowest > max(known.supervised):
@@ -163,7 +173,7 @@ def _masks(known: Known) -> Iterator[str]:
 
 
 CAUTIONS: dict[str, Callable[[Known], Iterator[str]]] = {
-    "keys": _keys, "layers": _layers, "pad": _pad, "start": _start, "labels": _nothing_learned,
+    "rate": _rate, "keys": _keys, "layers": _layers, "pad": _pad, "start": _start, "labels": _nothing_learned,
     "positions": _positions, "cut": _cut, "dev": _dev, "head": _head, "unknown": _unknown, "batch": _batch,
     "folder": _folder, "masks": _masks,
 }  # fmt: skip

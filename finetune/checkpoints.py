@@ -17,7 +17,7 @@ HEAD = "reading_head.safetensors"
 
 def mark_complete(folder: Path, *, facts: Mapping[str, Any]) -> None:
     """Write the mark of a checkpoint: the hash of each file, and what the run said of itself."""
-    files = {name: _hash(folder / name) for name in _files_of(folder)}
+    files = {name: hash_of(folder / name) for name in _files_of(folder)}
     partial = folder / f"{MARK}.part"
     partial.write_text(json.dumps({"files": files, "facts": dict(facts)}, indent=1), encoding="utf-8")
     partial.replace(folder / MARK)  # a mark half written would be no mark
@@ -41,9 +41,9 @@ def check_whole(folder: Path) -> Mapping[str, Any]:
         raise TrainingError(f"{folder}: {MARK} is damaged ({problem}); {otherwise}")
     for name, wanted in files.items():
         path = folder / name
-        if not path.is_file() or _hash(path) != wanted:
+        if not path.is_file() or hash_of(path) != wanted:
             raise TrainingError(f"{folder}: {name} is {'changed' if path.is_file() else 'missing'}; {otherwise}")
-    # Trainer would take full weights, pickled ones too, in the adapter's place.
+    # Trainer would take full weights, pickled ones too, in an adapter's place.
     added = [name for name in _files_of(folder) if name not in files]
     if added:
         raise TrainingError(f"{folder}: {added[0]} is none of the checkpoint's files; {otherwise}")
@@ -110,6 +110,12 @@ def load_head(model: Any, folder: Path) -> None:
     head.load_state_dict(load_file(folder / HEAD))
 
 
+def hash_of(path: Path) -> str:
+    """SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def _numbered(root: Path) -> list[Path]:
     found = [
         path for path in root.glob("checkpoint-*") if path.is_dir() and path.name.removeprefix("checkpoint-").isdigit()
@@ -130,11 +136,6 @@ def _remove(path: Path) -> None:
     (path / MARK).unlink(missing_ok=True)
     with suppress(FileNotFoundError):  # another process of the run was faster
         shutil.rmtree(path)
-
-
-def _hash(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextmanager

@@ -11,7 +11,6 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    SecretStr,
     ValidationError,
     ValidationInfo,
     field_validator,
@@ -31,18 +30,17 @@ from finetune.dataconfig import DataConfig, Task
 from finetune.errors import ConfigError
 from finetune.keys import KEYS
 from finetune.losses import HeadReduction, LossName, LossSettings
-from finetune.trainingfields import value_problem
+from finetune.trainingfields import as_meant, training_fields, value_problem
 from finetune.yamlfiles import read_mapping
 
 Mode = Literal["pairs", "random", "none"]
+Method = Literal["lora", "full"]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 Whole = Annotated[int, Field(ge=0)]
 
 # What the run decides by itself; a second say would contradict the rest of the file.
 OURS = ("output_dir", "seed", "data_seed", "do_train", "do_eval", "do_predict", "resume_from_checkpoint")
 
-
-STRATEGIES = ("eval_strategy", "save_strategy", "logging_strategy")
 _LONGEST_NAME, _LONGEST_PATH = 255, 4000  # bytes, of Linux; room is left for what a run writes below its folder
 
 
@@ -158,6 +156,7 @@ class RunConfig(Strict):
     data: DataConfig
     pairs: PairsConfig | None = None
     attention: AttentionConfig = AttentionConfig()
+    method: Method = "lora"  # full: the model's own weights are trained, all of them; there is no adapter
     lora: LoraConfig = LoraConfig()
     training: Mapping[str, Any] = Field(default_factory=dict)  # any field of transformers.TrainingArguments
     early_stopping: EarlyStopping | None = None  # None: to the last step
@@ -175,7 +174,7 @@ class RunConfig(Strict):
                 raise ValueError(f"{name} is not set here: it follows from seed, out and the command")
             if name not in known:
                 raise ValueError(f"no TrainingArguments field {name!r}{_nearest(name, known)}")
-        meant = {name: _as_meant(name, value) for name, value in given.items()}
+        meant = {name: as_meant(name, value) for name, value in given.items()}
         if problems := [problem for name, value in meant.items() if (problem := value_problem(name, value))]:
             raise ValueError("; ".join(problems))
         return meant
@@ -184,6 +183,24 @@ class RunConfig(Strict):
     def _pairs_for_their_loss(self) -> "RunConfig":
         if self.pairs is None and self.attention.mode != "none" and "attention" in self.model_fields_set:
             raise ValueError("attention: there are no pairs; give `pairs: {file: …}` or `attention: {mode: none}`")
+        return self
+
+    @model_validator(mode="after")
+    def _full_is_without_adapter(self) -> "RunConfig":
+        if self.method == "lora":
+            return self
+        if self.lora.quantize != "none":
+            raise ValueError(
+                f"lora.quantize {self.lora.quantize} with method full: weights in 4 bit cannot be trained; allowed is "
+                "method lora, or leave lora out"
+            )
+        if given := sorted(self.lora.model_fields_set):
+            keys = ", ".join(f"lora.{name}" for name in given)
+            raise ValueError(f"{keys} with method full, which has no adapter: leave lora out, or take method lora")
+        if self.training.get("push_to_hub"):
+            raise ValueError(
+                "training.push_to_hub with method full: what is uploaded of a run is an adapter; allowed is method lora"
+            )
         return self
 
     @model_validator(mode="after")
@@ -256,41 +273,6 @@ class RunConfig(Strict):
     def supervised(self) -> bool:
         """Whether there is a loss on attention."""
         return self.pairs is not None and self.attention.mode != "none"
-
-
-def _as_meant(name: str, value: Any) -> Any:
-    """`no` of YAML is a strategy's "no" and not False; the hub's token is shown in no message and no file."""
-    if name in STRATEGIES and value is False:
-        return "no"
-    if name == "hub_token" and isinstance(value, str):
-        return SecretStr(value)
-    return _number(value) if name in known_numbers() else value
-
-
-def training_fields() -> tuple[str, ...]:
-    """The fields of transformers.TrainingArguments."""
-    from dataclasses import fields
-
-    from transformers import TrainingArguments
-
-    return tuple(field.name for field in fields(TrainingArguments) if field.init)
-
-
-def known_numbers() -> frozenset[str]:
-    """Those fields that hold a number with a fraction."""
-    from dataclasses import fields
-
-    from transformers import TrainingArguments
-
-    return frozenset(field.name for field in fields(TrainingArguments) if "float" in str(field.type))
-
-
-def _number(value: Any) -> Any:
-    """YAML reads 1e-4, without a dot, as a word; Trainer would take that word to the optimizer."""
-    try:
-        return float(value) if isinstance(value, str) else value
-    except ValueError:
-        return value
 
 
 def load_config(path: Path, *, name: str = "", overrides: Mapping[str, Any] | None = None) -> RunConfig:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from finetune.bases import base_weights, knows_base
 from finetune.heads import Heads, rows_only
 from finetune.pairs import Reach, TokenPair, why_unmet
 from probe import RowRequest, attached
@@ -73,7 +74,7 @@ def mean_attention(model: Any, ids: Sequence[int], *, heads: Heads) -> NDArray[n
     was_training = model.training
     model.eval()
     try:
-        with torch.inference_mode(), _adapter_off(model), attached(model):
+        with _as_base(model), torch.inference_mode(), attached(model):
             model(input_ids=given, attention_mask=torch.ones_like(given), rows=request, **rows_only(model))
     finally:
         model.train(was_training)
@@ -82,9 +83,9 @@ def mean_attention(model: Any, ids: Sequence[int], *, heads: Heads) -> NDArray[n
     return mean
 
 
-def _adapter_off(model: Any) -> Any:
-    """The base: a stream is swapped while the adapter is trained."""
-    return model.disable_adapter() if hasattr(model, "disable_adapter") else nullcontext()
+def _as_base(model: Any) -> Any:
+    """The base: a stream is swapped while the model is trained; before training a model is its base."""
+    return base_weights(model) if knows_base(model) else nullcontext()
 
 
 def random_pairs(

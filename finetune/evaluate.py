@@ -118,7 +118,8 @@ def evaluate(
 
 def _tell_head(found: _Found) -> None:
     if found.run.trains_head:
-        found.notes.append("the base answers through the head that the run trained, on states without the adapter")
+        states = "its own states" if found.run.config.method == "full" else "states without the adapter"
+        found.notes.append(f"the base answers through the head that the run trained, on {states}")
 
 
 def _language_model(material: Material, found: _Found) -> None:

@@ -77,8 +77,9 @@ def _save(found: Evaluation, run: FinishedRun, target: Path) -> None:
 
 def manifest_of(found: Evaluation, run: FinishedRun) -> dict[str, object]:
     """What was evaluated on what."""
+    kind = "weights" if run.config.method == "full" else "adapter"
     return {
-        "adapter": dict(run.hashes), "base": run.config.model, "fingerprint": run.learner.loaded.fingerprint,
+        kind: dict(run.hashes), "base": run.config.model, "fingerprint": run.learner.loaded.fingerprint,
         "task": run.config.task, "labels": list(run.labels), "seed": found.seed, "resamples": RESAMPLES,
         "data": [asdict(one) for one in found.read], "missing": dict(found.missing), "notes": list(found.notes),
         "packages": {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}},

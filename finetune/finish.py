@@ -1,4 +1,4 @@
-"""What a run leaves when it comes to its end: adapter, card, tables and, last, the manifest."""
+"""What a run leaves when it comes to its end: adapter or model, card, tables and, last, the manifest."""
 
 import json
 from collections.abc import Mapping
@@ -19,6 +19,7 @@ from finetune.prepare import Prepared
 from finetune.streams import ExampleStream
 from finetune.tally import PairTally
 from finetune.trainer import AttentionTrainer, WeightPlan
+from finetune.whole import save_model
 from finetune.writing import write_whole
 
 TABLES = "tables"
@@ -34,21 +35,22 @@ def finish(
     metrics: Mapping[str, float],
     plan: WeightPlan | None,
 ) -> None:
-    """Write what stays: adapter, card, tables and, last, the manifest."""
+    """Write what stays: adapter or model, card, tables and, last, the manifest."""
     trainer.refuse_spoilt()
     steps = steps_told(trainer)
     (folder / TABLES).mkdir(exist_ok=True)
     pd.DataFrame(trainer.state.log_history).to_csv(folder / TABLES / "steps.csv", index=False)
     pairs_frame(prepared.pairs).to_csv(folder / TABLES / "pairs.csv", index=False)
     control = asdict(control_facts(prepared.swaps)) if prepared.swaps else None
-    save_adapter(
-        prepared.learner.model, folder, base=config.model, revision=config.revision,
-        tokenizer=prepared.learner.loaded.tokenizer,
-        facts=replace(
-            card_facts(config, prepared, metrics=metrics, plan=plan, control=control),
-            steps=steps_in_words(steps),
-        ),
-    )  # fmt: skip
+    facts = card_facts(config, prepared, metrics=metrics, plan=plan, control=control)
+    facts = replace(facts, steps=steps_in_words(steps))
+    model, tokenizer = prepared.learner.model, prepared.learner.loaded.tokenizer
+    if config.method == "full":
+        save_model(model, folder, base=config.model, tokenizer=tokenizer, facts=facts)
+    else:
+        save_adapter(
+            model, folder, base=config.model, revision=config.revision, tokenizer=tokenizer, facts=facts
+        )  # fmt: skip
     attention = None if plan is None else {"weight": plan.weight, "heads": heads_told(prepared), "control": control}
     told = {
         "config": yaml.safe_load(as_yaml(config)), "metrics": dict(metrics), "labels": list(prepared.corpus.labels),
@@ -103,6 +105,8 @@ def card_facts(
             f"{plan.weight:.4g}, {heads} heads in layers {', '.join(map(str, supervision.layers))}."
         )
     arms = f"attention: {config.attention.mode if supervision else 'none'}; seed {config.seed}."
+    if config.method == "full":
+        arms = f"method: full; {arms}"
     if control is not None:
         arms += f" Random pairs: {control['pairs']}, {control['near']:.0%} of them within 20 % of the base mass."
     how = "drawn from a stream" if config.data.streaming else "trained on"
@@ -112,6 +116,7 @@ def card_facts(
     return CardFacts(
         base=config.model, licence=licence_of(prepared.learner.loaded), task=config.task, data=data, pairs=pairs,
         arms=arms, metrics=metrics, labels=prepared.corpus.labels, notes=prepared.notes,
+        full=config.method == "full",
     )  # fmt: skip
 
 

@@ -26,11 +26,13 @@ class Memory:
     lora: int  # adapter and head: their weights and gradients
     optimizer: int
     activations: int
+    gradients: int = 0  # method full: of the weights themselves
+    kept: int = 0  # method full: what stands beside, the base's weights and gradients measured apart
 
     @property
     def total(self) -> int:
         """All together."""
-        return self.weights + self.lora + self.optimizer + self.activations
+        return self.weights + self.lora + self.optimizer + self.activations + self.gradients + self.kept
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,13 +85,15 @@ def shape_of(config: Any, *, heads: int, logits: bool) -> Shape:
 
 def memory_of(
     shape: Shape, *, parameters: int, trained: int, tokens: int, length: int, half: bool = False,
-    checkpointing: bool = False, quantised: int = 0,
+    checkpointing: bool = False, quantised: int = 0, full: bool = False, copies: int = 0,
 ) -> Memory:  # fmt: skip
     """Estimate the largest step; `tokens` are those of its batch, padding included, `length` those of a row.
 
     weights       4 P bytes, frozen, float32; of those `quantised` to 4 bit half a byte and their scales. Loading them
                   needs all 4 P for a moment
-    lora          4 p for the trained weights and 4 p for their gradients
+    lora          4 p for the trained weights and 4 p for their gradients; none with `full`
+    gradients     4 p with `full`, where the trained weights are the model's own and stand in the first line
+    kept          4 p for each of `copies` of all trained weights that full training needs beside
     optimizer     8 p, AdamW's two averages
     activations   b · tokens · (layers · A + 4 V) bytes; of each token a layer keeps A = 4 hidden + 4 (heads · head
                   size) + 3 ffn numbers, and 3 heads · length more where attention has dropout; V is the vocabulary,
@@ -105,9 +109,11 @@ def memory_of(
     numbers = tokens * (layers + _LOGITS * shape.vocabulary)
     return Memory(
         weights=int(4 * (parameters - quantised) + BYTES * quantised),
-        lora=8 * trained,
+        lora=0 if full else 8 * trained,
         optimizer=8 * trained,
         activations=int(numbers * (2 if half else 4)),
+        gradients=4 * trained if full else 0,
+        kept=4 * trained * copies,
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from finetune.begun import plain_of
 from finetune.config import RunConfig, config_of, with_overrides
 from finetune.errors import ConfigError
 from finetune.push import HUB_FIELDS
@@ -28,6 +29,7 @@ _OTHER_ADAPTER = "it casts the adapter that is kept"
 _WHOLE_PROCESS = "it changes the whole process, the trials after it too"
 NOT_SWEPT: Mapping[str, str] = {
     **dict.fromkeys(("model", "revision", "trust_remote_code", "task", "data", "seed"), _OTHER_DATA),
+    "method": "each method has keys of its own: sweep one after the other",
     "out": "each trial has a folder of its own",
     **dict.fromkeys((f"training.{name}" for name in (*HUB_FIELDS, "hub_private_repo")), "no trial is uploaded"),
     **dict.fromkeys(
@@ -61,9 +63,9 @@ class Setting:
 
 
 def default_axes(base: RunConfig) -> dict[str, list[Any]]:
-    """λ and rank; without pairs the rank alone."""
+    """λ and rank; without pairs the rank alone, without an adapter λ alone."""
     axes: dict[str, list[Any]] = {LAMBDA: list(DEFAULT_LAMBDAS)} if base.pairs is not None else {}
-    return {**axes, RANK: list(DEFAULT_RANKS)}
+    return axes if base.method == "full" else {**axes, RANK: list(DEFAULT_RANKS)}
 
 
 def axes_of(lambdas: Sequence[str], ranks: Sequence[int], others: Sequence[str]) -> dict[str, list[Any]]:
@@ -105,14 +107,6 @@ def run_of(base: RunConfig, setting: Setting, *, out: str | None = None) -> RunC
         more = {"out": out}
         plain["training"] = {name: value for name, value in plain["training"].items() if name not in HUB_FIELDS}
     return config_of(with_overrides(plain, {**setting.overrides, **more}), name=f"setting {setting.name}")
-
-
-def plain_of(config: RunConfig) -> dict[str, Any]:
-    """The configuration as a file holds it: no folder, no token; without pairs no word of attention, as in a run's."""
-    left_out = {"out"} if config.pairs is not None else {"out", "attention"}
-    told: dict[str, Any] = config.model_dump(mode="json", exclude=left_out)
-    told["training"].pop("hub_token", None)
-    return told
 
 
 def _refuse_unfit(axes: Mapping[str, Sequence[Any]]) -> None:

@@ -6,7 +6,8 @@ KEYS: dict[str, str] = {
     "data": "where the texts are and what their columns are called",
     "pairs": "which words belong together; {} takes the pairs that stand in the data; left out: plain LoRA",
     "attention": "the loss on attention; needs pairs",
-    "lora": "the adapter",
+    "method": "lora: an adapter; full: all of the model's own weights, for small models, with a smaller learning_rate",
+    "lora": "the adapter; not with method full",
     "training": "any field of transformers.TrainingArguments over these defaults: per_device_train_batch_size 8, "
     "learning_rate 2e-4, num_train_epochs 3, linear schedule, warmup_steps 0.1 (of all), logging_steps 10, a "
     "checkpoint and an evaluation an epoch, the two latest checkpoints and the best kept",

@@ -1,7 +1,7 @@
-"""A model that can be taught: loaded for its task, with LoRA at its queries and keys and, where needed, a head."""
+"""A model that can be taught: loaded for its task, with LoRA at its queries and keys or whole, and a head if needed."""
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from finetune.adapters import adapter_on
+from finetune.bases import keep_base
 from finetune.batches import pad_id_of
 from finetune.checkpoints import load_head
 from finetune.config import LoraConfig, RunConfig
@@ -17,6 +18,7 @@ from finetune.dataconfig import Task
 from finetune.errors import ConfigError
 from finetune.quantize import NOTE, quantised, refuse_without
 from finetune.tasks import MODEL_CLASSES, PEFT_TASKS, READING, head_for
+from finetune.whole import load_weights
 from probe import LoadedModel, Outline, load_model
 
 _WITH_HEAD = ("MaskedLM", "LMHead", "BertForPreTraining", "ForConditionalGeneration")
@@ -34,17 +36,27 @@ OTHERS = (
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Learner:
-    """A PeftModel for a task, and what was found on the way."""
+    """A model for a task, and what was found on the way."""
 
-    model: Any  # PeftModel; a reading task's head is its `reading_head`
+    model: Any  # PeftModel, or the base's own class with method full; a reading task's head is its `reading_head`
     loaded: LoadedModel  # the base: tokenizer, kind, licence facts
-    targets: tuple[str, ...]  # names of the linear maps that carry LoRA
+    targets: tuple[str, ...]  # names of the linear maps that carry LoRA; empty with method full
     notes: tuple[str, ...]
+    new: frozenset[str] = frozenset()  # method full: weights that the base has not, those of a new head
 
 
 def make_learner(config: RunConfig, *, labels: Sequence[str], device: str = "auto") -> Learner:
-    """Load the base model for the task and put LoRA on it; ConfigError for a model without query and key maps."""
+    """Load the base model for the task and put LoRA on it, or free all its weights.
+
+    ConfigError for a model without query and key maps.
+    """
     loaded, base, notes, trained = _base_for(config, labels=labels, device=device)
+    if config.method == "full":
+        new = _new_weights(base, loaded, trained, task=config.task)
+        if asks_base(config):
+            keep_base(base, but=new, copied=True)
+        _put_head(base.requires_grad_(True), base, config, labels=labels)
+        return Learner(model=base, loaded=loaded, targets=(), notes=notes, new=new)
     targets = lora_targets(base, config.lora)
     targets = tuple(target for target in targets if target not in trained)
     model = _adapted(base, config, targets, trained)
@@ -53,8 +65,18 @@ def make_learner(config: RunConfig, *, labels: Sequence[str], device: str = "aut
 
 
 def reopened_learner(config: RunConfig, folder: Path, *, labels: Sequence[str], device: str = "auto") -> Learner:
-    """The model as a run left it: the folder's adapter and head on the base; TrainingError where they do not fit it."""
-    loaded, base, notes, _ = _base_for(config, labels=labels, device=device)
+    """The model as a run left it: the folder's adapter and head on the base; TrainingError where they do not fit it.
+
+    With method full the folder's weights are in the base's place, which are kept: 8 bytes a weight in all.
+    """
+    loaded, base, notes, trained = _base_for(config, labels=labels, device=device)
+    if config.method == "full":
+        new = _new_weights(base, loaded, trained, task=config.task)
+        keep_base(base, but=new, copied=False)
+        load_weights(base, folder)
+        _put_head(base, base, config, labels=labels)
+        load_head(base, folder)
+        return Learner(model=base.requires_grad_(False).eval(), loaded=loaded, targets=(), notes=notes, new=new)
     model = adapter_on(base, folder, device=loaded.device)
     _put_head(model, base, config, labels=labels)
     load_head(model, folder)
@@ -74,6 +96,7 @@ def _base_for(
         revision=config.revision, trust_remote_code=config.trust_remote_code,
     )  # fmt: skip
     refuse_unfit(config, kind=loaded.kind, settings=loaded.backbone.config)
+    refuse_untrainable(config, settings=loaded.backbone.config, origin=loaded.origin)
     torch.manual_seed(config.seed)
     base, notes, trained = loaded.model, tuple[str, ...](), tuple[str, ...]()
     if config.task == "masked-lm":
@@ -87,6 +110,21 @@ def _base_for(
         base, notes = quantised(base, config, spared=output_names(base) | heads), (*notes, NOTE)
     align_tokens(base, loaded.tokenizer)
     return loaded, base, notes, trained
+
+
+def asks_base(config: RunConfig) -> bool:
+    """Whether the base's attention is asked for while the model is trained: by a loss, or by the pairs of a stream."""
+    drawn = config.attention.mode == "random" and config.data.streaming
+    return config.supervised and (config.attention.loss == "anchor" or drawn)
+
+
+def _new_weights(base: Any, loaded: LoadedModel, trained: Collection[str], *, task: Task) -> frozenset[str]:
+    """The weights of a head that starts untrained, which the base as it is published has not."""
+    names = [name for name, _ in base.named_parameters()]
+    if task == "classification":
+        place, new = f"{base.base_model_prefix}.", tuple(f"{module}." for module in trained)
+        return frozenset(name for name in names if not name.startswith(place) or name.startswith(new))
+    return frozenset(names) & frozenset(loaded.untrained) if task == "masked-lm" else frozenset()
 
 
 def align_tokens(model: Any, tokenizer: Any) -> None:
@@ -146,6 +184,22 @@ def refuse_unfit(config: RunConfig, *, kind: str, settings: Any) -> None:
     if kind == "encoder-decoder":
         _refuse_two_stacks(config)
     refuse_without(config)
+
+
+def refuse_untrainable(config: RunConfig, *, settings: Any, origin: Mapping[str, str]) -> None:
+    """ConfigError, with method full, for weights that cannot all be trained and saved as an ordinary model's.
+
+    `origin` is where the model came from.
+    """
+    if config.method == "lora":
+        return
+    allowed = "allowed is a whole model in safetensors"
+    if "adapter" in origin:
+        raise ConfigError(
+            f"method full: {config.model} is an adapter; {allowed}, such as `finetune merge` makes of a run"
+        )
+    if origin.get("source") == "gguf" or getattr(settings, "quantization_config", None) is not None:
+        raise ConfigError(f"method full: {config.model} holds quantised weights; {allowed}")
 
 
 def _refuse_two_stacks(config: RunConfig) -> None:
@@ -294,7 +348,7 @@ def head_notes(task: Task, model: Any, trained: Sequence[str]) -> tuple[str, ...
     """What a reader must know of a language model's head, of which these modules start untrained."""
     if task != "masked-lm" or not trained:
         return ()
-    return (f"{untrained_note(model)}; it is trained with the adapter ({', '.join(trained)})",)
+    return (f"{untrained_note(model)}; it is trained too ({', '.join(trained)})",)
 
 
 def untrained_note(head: Any) -> str:

@@ -1,7 +1,6 @@
 """A run's adapter merged into its base: an ordinary model folder, written only where both give the same logits."""
 
 import copy
-import hashlib
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,11 +12,12 @@ from typing import Any
 
 import torch
 
-from finetune.adapters import CARD, MergeCheck, compare_merged, states_terms
-from finetune.checkpoints import HEAD, save_head
+from finetune.adapters import CARD, MergeCheck, compare_merged, states_terms, terms_of_base
+from finetune.checkpoints import HEAD, hash_of, save_head
 from finetune.errors import TrainingError
 from finetune.runfolder import FinishedRun, open_run_folder
 from finetune.tasks import MODEL_CLASSES
+from finetune.whole import refuse_full
 from finetune.writing import disk_told
 from probe import LoadedModel, load_model, tokenize
 
@@ -45,6 +45,7 @@ def merge_run(
     target = Path(out)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise TrainingError(f"{target} is not empty: give another --out")
+    refuse_full(Path(path), "merge")
     run = open_run_folder(path, device=device, whole=True, trust_remote_code=trust_remote_code)
     batches = batches_of(run.learner.loaded, TEXTS)
     merged = copy.deepcopy(run.model).merge_and_unload().eval()
@@ -102,7 +103,7 @@ def _write(run: FinishedRun, merged: Any, folder: Path, check: MergeCheck) -> No
     for file in terms_of(run):
         shutil.copyfile(file, folder / file.name)
     (folder / CARD).write_text(merged_card((run.folder / CARD).read_text(encoding="utf-8"), check), encoding="utf-8")
-    files = {path.name: _hash(path) for path in sorted(folder.iterdir()) if path.is_file()}
+    files = {path.name: hash_of(path) for path in sorted(folder.iterdir()) if path.is_file()}
     told = {
         "base": run.config.model, "fingerprint": run.learner.loaded.fingerprint, "adapter": dict(run.hashes),
         "task": run.config.task, "labels": list(run.labels), "reading_head": HEAD if HEAD in files else None,
@@ -116,13 +117,9 @@ def terms_of(run: FinishedRun) -> list[Path]:
 
     The hub's cache, where a base may lie, is made of links; a run writes none.
     """
-    known = [run.config.model, str(getattr(run.learner.loaded.backbone.config, "_name_or_path", "") or "")]
-    folders = [run.folder, *(Path(name) for name in known if name and Path(name).is_dir())]
-    found: dict[str, Path] = {}
-    for folder in folders:
-        for path in sorted(folder.iterdir()):
-            if path.is_file() and states_terms(path.name) and not (folder == run.folder and path.is_symlink()):
-                found.setdefault(path.name, path)
+    own = [path for path in sorted(run.folder.iterdir()) if path.is_file() and not path.is_symlink()]
+    base = terms_of_base(run.config.model, run.learner.loaded.backbone.config)
+    found = {path.name: path for path in (*base, *(path for path in own if states_terms(path.name)))}
     return list(found.values())
 
 
@@ -172,11 +169,6 @@ def facts_of(folder: Path) -> Mapping[str, Any]:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise TrainingError(f"{folder}: {MERGED} is missing or damaged") from error
     for name, wanted in files.items():
-        if not (folder / name).is_file() or _hash(folder / name) != wanted:
+        if not (folder / name).is_file() or hash_of(folder / name) != wanted:
             raise TrainingError(f"{folder}: {name} is not the one that was merged")
     return told
-
-
-def _hash(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -14,7 +14,16 @@ from finetune.config import RunConfig
 from finetune.encode import IGNORED, Encoded, Encoding, encode_row
 from finetune.footprint import Memory, Work, memory_of, shape_of, tokens_in, trained_numbers, work_of
 from finetune.inspection import Inspection, ShownExample, ShownPair
-from finetune.learner import head_asked, headed_model, lora_targets, output_names, refuse_unfit, untrained_head
+from finetune.learner import (
+    asks_base,
+    head_asked,
+    headed_model,
+    lora_targets,
+    output_names,
+    refuse_unfit,
+    refuse_untrainable,
+    untrained_head,
+)
 from finetune.pairs import TokenPair, Unmet, why_unmet
 from finetune.preflight_lines import lines_of
 from finetune.prepare import (
@@ -100,8 +109,9 @@ def _ready(config: RunConfig, tell: Progress) -> _Ready:
         trust_remote_code=config.trust_remote_code,
     )  # fmt: skip
     refuse_unfit(config, kind=outline.kind, settings=outline.config)
+    refuse_untrainable(config, settings=outline.config, origin=outline.origin)
     shell = _shell(config, outline, corpus.labels)
-    targets = lora_targets(shell, config.lora)
+    targets = lora_targets(shell, config.lora) if config.method == "lora" else ()
     depths = depths_of(outline.config, causal=outline.kind == "decoder")
     refuse_too_long(config, held=position_rows(outline.shell))
     layers = supervised_layers(config, depths)
@@ -157,24 +167,39 @@ def _refusal(config: RunConfig, found: PairTally, documents: Sequence[Encoded]) 
 def _memory(ready: _Ready, work: Work, arguments: Any) -> tuple[Memory, int]:
     """The estimate, and how many weights are trained."""
     config, shell, text = ready.config, ready.shell, ready.outline.config.get_text_config()
-    trained = trained_numbers(ready.shell, ready.targets, config.lora)
-    head = head_for(config.task, width=int(text.hidden_size), classes=len(ready.corpus.labels))
-    trained += 0 if head is None else sum(weight.numel() for weight in head.parameters())
-    trained += sum(
-        weight.numel()
-        for name in untrained_head(ready.outline, config.task)
-        for weight in ready.shell.get_submodule(name).parameters()
-    )
+    full, trained = config.method == "full", _trained(ready)
     shape = shape_of(text, heads=ready.depths.heads, logits=config.task in ("causal-lm", "masked-lm"))
     apart = config.task == "word-in-context" and config.data.pair_encoding == "separate"
     width = min(work.batch, work.rows) * (2 if apart else 1)
     found = memory_of(
-        shape, parameters=sum(weight.numel() for weight in ready.shell.parameters()), trained=trained,
+        shape, parameters=sum(weight.numel() for weight in shell.parameters()), trained=trained, full=full,
         tokens=width * work.longest, length=work.longest, half=bool(arguments.bf16 or arguments.fp16),
         checkpointing=bool(arguments.gradient_checkpointing),
         quantised=quantised_weights(shell, spared=output_names(shell)) if config.lora.quantize == "4bit" else 0,
+        copies=_copies(config) if full else 0,
     )  # fmt: skip
     return found, trained
+
+
+def _trained(ready: _Ready) -> int:
+    """How many weights are trained, those of a head included."""
+    config, shell, text = ready.config, ready.shell, ready.outline.config.get_text_config()
+    head = head_for(config.task, width=int(text.hidden_size), classes=len(ready.corpus.labels))
+    own = 0 if head is None else sum(weight.numel() for weight in head.parameters())
+    if config.method == "full":
+        return own + int(sum(weight.numel() for weight in shell.parameters()))
+    modules = map(shell.get_submodule, untrained_head(ready.outline, config.task))
+    whole = sum(weight.numel() for module in modules for weight in module.parameters())
+    return own + int(whole) + trained_numbers(shell, ready.targets, config.lora)
+
+
+def _copies(config: RunConfig) -> int:
+    """Numbers a trained weight that stand beside: the base's own, and both losses' gradients where they are measured.
+
+    Adapters are small, and none of this counts there.
+    """
+    measured = config.supervised and (config.attention.norms_every > 0 or config.attention.weight == "auto")
+    return int(asks_base(config)) + 2 * int(measured)
 
 
 def _facts(ready: _Ready, *, trained: int) -> Mapping[str, str]:
@@ -187,13 +212,22 @@ def _facts(ready: _Ready, *, trained: int) -> Mapping[str, str]:
         f"{ready.depths.heads} heads, {held} positions{window}",
         "texts": f"{_to_train_on(ready)}, {ready.dev or 0} records of dev, at most {ready.encoding.longest} "
         f"tokens each; the longest has {max(map(tokens_in, rows.documents))}",
-        "adapter": f"LoRA r {config.lora.r} on {', '.join(ready.targets)}: {trained:,} trained parameters",
+        **_method(ready, trained),
     }
     if ready.corpus.labels:
         facts["classes"] = ", ".join(ready.corpus.labels)
     if ready.supervised:
         facts["attention"] = f"loss {config.attention.loss} on layers {_ranges(ready.supervised)}"
     return facts
+
+
+def _method(ready: _Ready, trained: int) -> dict[str, str]:
+    """What is trained, and with method full what a checkpoint takes of the disk."""
+    lora = ready.config.lora
+    if ready.config.method == "lora":
+        return {"adapter": f"LoRA r {lora.r} on {', '.join(ready.targets)}: {trained:,} trained parameters"}
+    disk = f"{12 * trained / 2**20:,.0f} MiB"  # weights, and AdamW's two averages
+    return {"method": f"full: {trained:,} trained parameters, all there are; a checkpoint takes about {disk} of disk"}
 
 
 def _to_train_on(ready: _Ready) -> str:

@@ -139,13 +139,17 @@ def _rules(found: PairTally, reason: Reason) -> list[str]:
 
 def _needs(inspection: Inspection, width: int | None) -> Iterator[str]:
     memory, work = inspection.memory, inspection.work
+    full = memory.gradients > 0
+    trained = f"gradients {_bytes(memory.gradients)}" if full else f"adapter and its gradients {_bytes(memory.lora)}"
+    kept = f"the base and gradients measured apart {_bytes(memory.kept)}, " if memory.kept else ""
     parts = (
         f"about {_bytes(memory.total)} in the largest step, within a factor of two: weights {_bytes(memory.weights)}, "
-        f"adapter and its gradients {_bytes(memory.lora)}, AdamW {_bytes(memory.optimizer)}, activations "
+        f"{trained}, AdamW {_bytes(memory.optimizer)}, {kept}activations "
         f"{_bytes(memory.activations)} ({min(work.batch, work.rows)} rows of {work.longest} tokens)"
     )
+    less = "" if full else "; LoRA needs about two thirds"
     steps = (
-        f"{_steps(work)}; at most {work.flops:.2g} operations (6 × parameters × tokens; LoRA needs about two thirds). "
+        f"{_steps(work)}; at most {work.flops:.2g} operations (6 × parameters × tokens{less}). "
         "Without weights no second is measured: seconds are operations over what the device does a second"
     )
     yield from _entry("memory", parts.split(" "), width)

@@ -7,6 +7,7 @@ from typing import Any
 
 from finetune.errors import ConfigError, TrainingError
 from finetune.parcel import Parcel, parcel_of, read_manifest
+from finetune.whole import refuse_full
 from probe import load_model
 
 Progress = Callable[[str, int, int], None]  # stage, done, total
@@ -84,6 +85,7 @@ def check_settings(settings: HubSettings) -> None:
 def push_run(folder: Path, settings: HubSettings, *, base: str | None = None) -> Pushed:
     """Upload a finished run in one commit; TrainingError, one line, where anything is in the way."""
     check_settings(settings)
+    refuse_full(folder, "push")
     if base is not None:
         _check_base(folder, base)
     parcel = parcel_of(folder, base=base)

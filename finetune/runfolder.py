@@ -10,13 +10,15 @@ from typing import Any
 
 import yaml
 
-from finetune.adapters import MANIFEST, WEIGHTS, check_adapter
+from finetune.adapters import MANIFEST, WEIGHTS
+from finetune.bases import base_weights
 from finetune.begun import CONFIG, input_hashes, refuse_changes
 from finetune.config import RunConfig, config_of
 from finetune.domains import DOMAINS
 from finetune.errors import ConfigError, DataError, TrainingError
 from finetune.heads import Heads
 from finetune.learner import Learner, reopened_learner
+from finetune.whole import check_written
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -27,12 +29,12 @@ class FinishedRun:
     config: RunConfig
     labels: tuple[str, ...]
     manifest: Mapping[str, Any]
-    hashes: Mapping[str, str]  # of the adapter's files, checked
+    hashes: Mapping[str, str]  # of the files that the run wrote, checked
     learner: Learner
 
     @property
     def model(self) -> Any:
-        """The PeftModel; a reading task's head is its `reading_head`."""
+        """The PeftModel, or with method full the model itself; a reading task's head is its `reading_head`."""
         return self.learner.model
 
     @property
@@ -48,8 +50,11 @@ class FinishedRun:
 
     @contextmanager
     def base(self) -> Iterator[Any]:
-        """Within the block the model answers without its adapter; a head that the run trained stays."""
-        with self.model.disable_adapter():
+        """Within the block the model answers as its base; a head that the run trained stays.
+
+        A run of method full keeps the base's weights beside its own for this, 4 bytes a weight.
+        """
+        with base_weights(self.model):
             for head in _trained_heads(self.model):
                 head.enable_adapters(True)  # PEFT would put the untrained one in its place
                 head.requires_grad_(False)
@@ -57,8 +62,9 @@ class FinishedRun:
 
     @property
     def trains_head(self) -> bool:
-        """Whether the run trained a head beside the adapter."""
-        return getattr(self.model, "reading_head", None) is not None or any(_trained_heads(self.model))
+        """Whether the run trained a head that the base has not."""
+        own = getattr(self.model, "reading_head", None) is not None or bool(self.learner.new)
+        return own or any(_trained_heads(self.model))
 
 
 def _trained_heads(model: Any) -> Iterator[Any]:
@@ -71,14 +77,15 @@ def open_run_folder(
 ) -> FinishedRun:
     """Open the folder of a run that came to its end, on the base as it was trained: in 4 bit, if so, unless `whole`.
 
-    TrainingError for a folder that is no such run, a file of the adapter that is not the one the run wrote, a base
-    that is not the one it was trained on; ConfigError where config.yaml is not what the run was trained by, or says
+    TrainingError for a folder that is no such run, a file of its model that is not the one the run wrote, a base that
+    is not the one it was trained on; ConfigError where config.yaml is not what the run was trained by, or says
     that the base brings Python code along: whoever opens a folder allows that, never the folder.
     """
     folder = Path(path)
     manifest = _manifest(folder)
-    told = check_adapter(folder)
-    if WEIGHTS not in told["hashes"]:
+    full = manifest["config"].get("method") == "full"
+    told = check_written(folder, "full" if full else "lora")
+    if not full and WEIGHTS not in told["hashes"]:
         raise TrainingError(f"{folder}: there is no hash of {WEIGHTS}, so it cannot be checked")
     config = _config(folder, manifest)
     if config.trust_remote_code and not trust_remote_code:

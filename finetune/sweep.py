@@ -18,17 +18,18 @@ from typing import Any, Literal
 
 import torch
 
-from finetune.adapters import MANIFEST, check_adapter
-from finetune.begun import CHECKPOINTS, LOCK, check_folder, held, input_hashes, refuse_changes
+from finetune.adapters import MANIFEST
+from finetune.begun import CHECKPOINTS, LOCK, check_folder, held, input_hashes, plain_of, refuse_changes
 from finetune.checkpoints import latest_checkpoint
 from finetune.choosing import COMPARABLE, dev_expected, full_name, known_metrics, metric_problem, more_is_better
 from finetune.config import RunConfig, config_of, with_overrides
 from finetune.errors import ConfigError, DataError, PairError, TrainingError
-from finetune.grid import Setting, default_axes, plain_of, run_of, settings_of
+from finetune.grid import Setting, default_axes, run_of, settings_of
 from finetune.preflight import inspect_run
 from finetune.prepare import Progress
 from finetune.train import train
 from finetune.trials import Budget, Swept, Trial, read_sweep, save_sweep
+from finetune.whole import check_written
 from probe import CijingError
 
 DEFAULT_BUDGET = Budget(runs=8)  # of the grid that is taken when none is named
@@ -229,7 +230,7 @@ def as_left(config: RunConfig) -> Literal["new", "begun", "ended"]:
     if (folder / MANIFEST).is_file():  # killed between the run's end and the sweep's note of it
         try:
             refuse_changes(_manifest(folder)["config"], plain_of(config), folder)
-            check_adapter(folder)
+            check_written(folder, config.method)
         except CijingError as error:
             raise TrainingError(f"{error}; remove {folder} to try its setting anew") from error
         return "ended"

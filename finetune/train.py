@@ -1,4 +1,4 @@
-"""A configuration in, a run folder out: an adapter that PEFT loads, its card, checkpoints, tables, a manifest."""
+"""A configuration in, a run folder out: an adapter that PEFT loads, or a model; its card, checkpoints, a manifest."""
 
 import json
 import math
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import yaml
 
-from finetune.adapters import MANIFEST, check_adapter
+from finetune.adapters import MANIFEST
 from finetune.arguments import arguments_of
 from finetune.begun import (
     CHECKPOINTS,
@@ -38,6 +38,7 @@ from finetune.push import check_settings, hub_settings, lines_of, push_finished
 from finetune.tasks import TaskLoss
 from finetune.trackers import ConfigurationTold, let_go, logs_in, trackers_of
 from finetune.trainer import AttentionTrainer, WeightPlan
+from finetune.whole import check_written
 from finetune.writing import disk_told, write_whole
 
 _MEASURED = 4  # batches by which λ auto is set
@@ -100,7 +101,7 @@ def finished(folder: Path, start: Start | None) -> Trained | None:
     if start.folder.name != f"checkpoint-{told['steps']}":
         return None
     try:
-        check_adapter(folder)
+        check_written(folder, told["config"].get("method", "lora"))
     except TrainingError:
         return None  # written anew from the checkpoint
     notes = (*told["notes"], f"{folder} had come to its end at step {told['steps']}: nothing was done")

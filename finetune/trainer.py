@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PrinterCallback, Trainer
 
+from finetune.bases import base_at_rest, is_adapted
 from finetune.callbacks import EpochTold, Patience
 from finetune.checkpoints import (
     check_whole,
@@ -22,7 +23,6 @@ from finetune.checkpoints import (
     latest_checkpoint,
     load_head,
     mark_complete,
-    save_head,
     told_unreadable,
 )
 from finetune.choosing import COMPARABLE, OF_PAIRS
@@ -38,6 +38,7 @@ from finetune.supervise import (
     taken,
 )
 from finetune.tasks import TaskLoss, spoilt_weight
+from finetune.whole import load_weights, save_taught
 from finetune.writing import disk_told
 from probe import attached
 
@@ -62,7 +63,8 @@ class WeightPlan:
 class AttentionTrainer(Trainer):  # type: ignore[misc]
     """Trainer with a task of ours, and supervised attention where a `supervision` is given.
 
-    The model is a PeftModel; a task that needs a head of its own keeps it as `model.reading_head`.
+    The model is a PeftModel, or one all of whose weights are trained; a task that needs a head of its own keeps it as
+    `model.reading_head`.
     """
 
     def __init__(
@@ -167,7 +169,7 @@ class AttentionTrainer(Trainer):  # type: ignore[misc]
         base = None
         if self.supervision.settings.name == "anchor":
             base = request_for(queries, texts=texts, layers=layers)
-            with torch.no_grad(), _adapter_off(self.model):
+            with torch.no_grad(), base_at_rest(self.model):
                 self.task_loss(model, inputs, labels, rows=base, items=items)
         request = request_for(queries, texts=texts, layers=layers)
         task, outputs = self.task_loss(model, inputs, labels, rows=request, items=items)
@@ -303,15 +305,12 @@ class AttentionTrainer(Trainer):  # type: ignore[misc]
     # ---- checkpoints: safetensors for weights, hashes for all, complete or not there ------------------------------
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
-        """Adapter, head and tokenizer; Trainer would pickle its arguments beside them."""
+        """Adapter or all weights, head and tokenizer; Trainer would pickle its arguments beside them."""
         if not self.args.should_save:
             return
         folder = Path(output_dir or self.args.output_dir)
         folder.mkdir(parents=True, exist_ok=True)
-        self.model.save_pretrained(
-            str(folder), state_dict=state_dict, safe_serialization=True, save_embedding_layers=False
-        )
-        save_head(self.model, folder)
+        save_taught(self.model, folder, state=state_dict)
         if self.processing_class is not None:
             self.processing_class.save_pretrained(str(folder))
 
@@ -331,8 +330,11 @@ class AttentionTrainer(Trainer):  # type: ignore[misc]
                 keep_latest(root, limit=limit, best=self.state.best_model_checkpoint)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        """Load adapter and head, whose hashes were checked when the checkpoint was chosen."""
-        super()._load_from_checkpoint(resume_from_checkpoint, model)
+        """Load what was trained, whose hashes were checked when the checkpoint was chosen."""
+        if is_adapted(self.model):
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+        else:  # Trainer would leave out, with a warning, what the files call otherwise
+            load_weights(self.model, Path(resume_from_checkpoint))
         load_head(self.model, Path(resume_from_checkpoint))
 
     # ---- the best step on dev ----------------------------------------------------------------------------------
@@ -384,17 +386,9 @@ class AttentionTrainer(Trainer):  # type: ignore[misc]
             super()._load_rng_state(checkpoint)
 
     def _load_best_model(self) -> None:
-        super()._load_best_model()
-        load_head(self.model, Path(str(self.state.best_model_checkpoint)))
-
-
-@contextmanager
-def _adapter_off(model: Any) -> Iterator[None]:
-    """The base model, in eval mode: dropout would be measured as drift."""
-    was_training = model.training
-    model.eval()
-    try:
-        with model.disable_adapter():
-            yield
-    finally:
-        model.train(was_training)
+        best = Path(str(self.state.best_model_checkpoint))
+        if is_adapted(self.model):
+            super()._load_best_model()
+        else:
+            load_weights(self.model, best)
+        load_head(self.model, best)

@@ -1,4 +1,4 @@
-"""The values that a run's `training` may hold: of which kind each is, from where to where, and which none may have."""
+"""The fields that a run's `training` may hold: how each is read, of which kind, from where to where."""
 
 import math
 import types
@@ -9,6 +9,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import SecretStr
 
+STRATEGIES = ("eval_strategy", "save_strategy", "logging_strategy")
 _KINDS: Mapping[type, str] = {
     bool: "true or false", int: "a whole number", float: "a number", str: "a word", dict: "a mapping", list: "a list",
     types.NoneType: "null",
@@ -61,6 +62,29 @@ REFUSED: Mapping[str, str] = {
 }
 
 
+def as_meant(name: str, value: Any) -> Any:
+    """`no` of YAML is a strategy's "no" and not False; the hub's token is shown in no message and no file."""
+    if name in STRATEGIES and value is False:
+        return "no"
+    if name == "hub_token" and isinstance(value, str):
+        return SecretStr(value)
+    return _number(value) if name in known_numbers() else value
+
+
+def training_fields() -> tuple[str, ...]:
+    """The fields of transformers.TrainingArguments."""
+    from transformers import TrainingArguments
+
+    return tuple(field.name for field in fields(TrainingArguments) if field.init)
+
+
+def known_numbers() -> frozenset[str]:
+    """Those fields that hold a number with a fraction."""
+    from transformers import TrainingArguments
+
+    return frozenset(field.name for field in fields(TrainingArguments) if "float" in str(field.type))
+
+
 def value_problem(name: str, value: Any) -> str | None:
     """Why this field of TrainingArguments cannot have this value, with what is allowed; or None."""
     if name in REFUSED and value is True:
@@ -79,6 +103,14 @@ def value_problem(name: str, value: Any) -> str | None:
     if name in RANGES and value not in RANGES[name]:
         return f"{name} {value}: allowed is {RANGES[name]}"
     return None
+
+
+def _number(value: Any) -> Any:
+    """YAML reads 1e-4, without a dot, as a word; Trainer would take that word to the optimizer."""
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
 
 
 @cache

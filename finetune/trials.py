@@ -9,10 +9,11 @@ from typing import Any, Literal
 import pandas as pd
 import yaml
 
+from finetune.begun import plain_of
 from finetune.choosing import COMPARABLE, OF_PAIRS
 from finetune.config import RunConfig
 from finetune.errors import TrainingError
-from finetune.grid import LAMBDA, PLAIN, Setting, plain_of, run_of
+from finetune.grid import LAMBDA, PLAIN, Setting, run_of
 
 STATE, TABLE, BEST = "sweep.json", "sweep.csv", "best.yaml"
 SHOWN = ("train_loss", *COMPARABLE, *OF_PAIRS)

@@ -47,7 +47,7 @@ TEACHING_ORDER = (
     *("errors", "yamlfiles", "writing", "losses", "dictionary", "pairs", "reach", "domains"),
     *("dataconfig", "choosing", "keys", "trainingfields", "corpusfiles", "reading", "records"),
     *("cutting", "frames", "spelling", "chats", "encode", "batches", "streams"),
-    *("supervise", "heads", "control", "tasks", "checkpoints", "adapters", "callbacks", "trainer"),
+    *("bases", "supervise", "heads", "control", "tasks", "checkpoints", "adapters", "whole", "callbacks", "trainer"),
     *("config", "begun", "quantize", "learner", "tally", "prepare"),
     *("parcel", "push", "trackers", "processes", "arguments", "finish", "train"),
     *("words", "association", "neglect", "mine"),

@@ -22,7 +22,7 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in that folder.")] = False,
     device: Device = "auto",
 ) -> None:
-    """Teach a model with LoRA and, where pairs are given, a loss on its attention. Leaves a run folder."""
+    """Teach a model, with LoRA or whole; where pairs are given, with a loss on its attention. Leaves a run folder."""
     run = configured(config, model=model, task=task, data=data, pairs=pairs, out=out, settings=settings)
     from finetune.processes import speaks
     from finetune.train import train as teach
