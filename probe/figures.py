@@ -172,7 +172,7 @@ def head_maps(
         raise FigureError(f"head maps {title!r}: {len(names)} names for grids of {[grid.shape for grid in cells]}")
     if cells[0].ndim != 2 or cells[0].shape[0] != len(layers) or len(heads or cells[0][0]) != cells[0].shape[1]:
         raise FigureError(f"head maps {title!r}: {cells[0].shape} for {len(layers)} layers, {len(heads)} head names")
-    cell = float(np.clip(2.8 / max(cells[0].shape), 0.1, 0.24))
+    cell = float(np.clip(2.3 / cells[0].shape[1], 0.09, min(0.24, max(0.12, 4.0 / cells[0].shape[0]))))
     size = (cells[0].shape[1] * cell, cells[0].shape[0] * cell)
     figure, panels, bar = _panels(names, size=size, title=title, label=label)
     limits, cmap = colour_limits(cells, centre=centre), _sequential() if centre is None else _diverging()
@@ -278,7 +278,7 @@ def forest(
     height = 0.25 * (len(places) + len(headings)) + 0.1
     figure, axes, _ = _canvas(width=_FOREST, height=height, left=left, title=title, bar=False, right=right)
     claimed = frame[shown].to_numpy(dtype=bool) if shown else (values[:, 1] > 0) | (values[:, 2] < 0)
-    marks = {}
+    marks: dict[int, Line2D] = {}
     for row, place in enumerate(places):
         if reach is not None:
             marks |= _seeds_reach(axes, place, frame[list(reach)].to_numpy(dtype=float)[row], language)
@@ -665,11 +665,10 @@ def _mark_cells(
         marks.append(Line2D([], [], markersize=5, label=message("figure.zero", language), **ring))
     if np.isnan(grid).any():
         # The neutral colour is nearly this grey: in a diverging map a hatch tells them apart.
-        face: dict[str, Any] = {"facecolor": _ABSENT, "edgecolor": "#8b949c", "hatch": "//////", "linewidth": 0}
-        face = face if diverging else {"facecolor": _ABSENT}
+        hatch: dict[str, Any] = {"edgecolor": "#8b949c", "hatch": "//////", "linewidth": 0} if diverging else {}
         for row, column in np.argwhere(np.isnan(grid)) if diverging else ():
-            axes.add_patch(Rectangle((column, row), 1, 1, **face))
-        marks.append(Patch(label=message("figure.absent", language), **face))
+            axes.add_patch(Rectangle((column, row), 1, 1, facecolor=_ABSENT, **hatch))
+        marks.append(Patch(facecolor=_ABSENT, label=message("figure.absent", language), **hatch))
     if significant is not None and significant.any():
         for row, column in np.argwhere(significant):
             axes.add_patch(Rectangle((column, row), 1, 1, fill=False, edgecolor=_ACCENT, linewidth=1.3, zorder=3))
