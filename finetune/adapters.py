@@ -155,7 +155,7 @@ def states_terms(name: str) -> bool:
 def card_head(base: str, licence: str) -> list[str]:
     """The metadata that the hub reads: base, licence, and a tag where the terms allow no commercial use."""
     name = licence_id(licence)
-    tags = "lora, cijing, non-commercial" if _NON_COMMERCIAL.search(licence) else "lora, cijing"
+    tags = "lora, cijing, non-commercial" if non_commercial(licence) else "lora, cijing"
     head = ["---", f"base_model: {json.dumps(base)}", "library_name: peft", f"tags: [{tags}]", f"license: {name}"]
     if name == "gemma":
         head.append(f"license_link: {GEMMA_TERMS}")
@@ -173,6 +173,11 @@ def licence_id(licence: str) -> str:
         return told
     known = {"gemma": "gemma", "mit": "mit", "apache": "apache-2.0"}
     return next((name for word, name in known.items() if re.search(rf"\b{word}\b", told)), "other")
+
+
+def non_commercial(licence: str) -> bool:
+    """Whether terms allow no commercial use, by their name or in words."""
+    return _NON_COMMERCIAL.search(licence) is not None
 
 
 def licence_of(loaded: LoadedModel) -> str:

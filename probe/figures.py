@@ -215,12 +215,13 @@ def layer_curve(
     series: str | None = None,
     zero: bool = True,
     across: str = "",
+    width: float = 5.2,
     language: Language = "en",
 ) -> Figure:
     """Draw `y` against the layer `x` with its interval `low` to `high`, one line for each value of `series`.
 
     All five name columns of `frame`. Rows whose `y` is NaN leave a gap. `zero` draws the line of no effect.
-    `across` names what `x` is where it is no layer's number.
+    `across` names what `x` is where it is no layer's number. `width` is that of the axes in inches.
     """
     absent = [column for column in (x, y, low, high, series) if column and column not in frame.columns]
     if absent:
@@ -228,7 +229,7 @@ def layer_curve(
     groups = [("", frame)] if series is None else list(frame.groupby(series, sort=False, observed=True))
     columns = _legend_columns([str(name) for name, _ in groups])
     below = 0.8 + 0.2 * (math.ceil(len(groups) / columns) - 1)
-    figure, axes, _ = _canvas(width=5.2, height=2.7, left=0.75, title=title, bar=False, below=below)
+    figure, axes, _ = _canvas(width=width, height=2.7, left=0.75, title=title, bar=False, below=below)
     for (name, rows), style in zip(groups, _line_styles(len(groups)), strict=True):
         rows = rows.sort_values(x)
         axes.fill_between(rows[x], rows[low], rows[high], color=style["color"], alpha=0.16, linewidth=0)
@@ -532,11 +533,11 @@ def _panels(
     pitch = max(across, 0.135 * max(_width(line) for name in words for line in name)) + 0.45
     columns = min(len(names), max(1, int((_ACROSS + 0.45) / pitch)))
     lines = math.ceil(len(names) / columns)
-    between = 0.58 + 0.17 * tallest  # inches for the heads' numbers and the next names
+    between = 0.58 + 0.19 * tallest  # inches for the heads' numbers and the next names
     right = max(0.85, 0.24 + 0.125 * _width(label))
     width, height = pitch * columns - 0.45, (down + between) * lines - between
     figure, frame, bar = _canvas(
-        width=width, height=height, left=0.75, title=title, right=right, above=0.17 * tallest
+        width=width, height=height, left=0.75, title=title, right=right, above=0.19 * tallest
     )  # fmt: skip
     frame.set_visible(False)
     full_width, full_height = figure.get_size_inches()
@@ -546,7 +547,15 @@ def _panels(
         bottom = 0.8 + (lines - 1 - line) * (down + between)
         box = ((0.75 + column * pitch) / full_width, bottom / full_height, across / full_width, down / full_height)
         axes = figure.add_axes(box, facecolor=_ABSENT)
-        axes.set_title("\n".join(name), loc="left", fontproperties=_font(9.5), color=_INK, pad=5, parse_math=False)
+        axes.set_title(
+            "\n".join(name),
+            loc="left",
+            fontproperties=_font(9.5),
+            color=_INK,
+            pad=5,
+            parse_math=False,
+            linespacing=1.35,
+        )
         panels.append(axes)
     return figure, panels, bar
 
@@ -569,7 +578,7 @@ def _forest_places(frame: pd.DataFrame, group: str | None) -> tuple[list[int], d
 def _forest_numbers(values: NDArray[np.float64], language: Language) -> list[str]:
     """Each row's numbers as they stand beside it, all with the same decimals."""
     largest = float(np.abs(values[np.isfinite(values)]).max(initial=0.0))
-    decimals = 3 if largest < 1 else 2 if largest < 10 else 1
+    decimals = 3 if largest < 1 else 2 if largest < 100 else 1
 
     def signed(value: float) -> str:
         text = f"{value:+.{decimals}f}".replace("-", "−")

@@ -70,7 +70,8 @@ RAG_ORDER = (
 # Within finetune/compare/.
 COMPARE_ORDER = (
     *("items", "arms", "settings", "plan", "prompts", "asking", "states", "measuring", "jobs"),
-    *("attention", "statistics", "verdicts", "messages", "story", "run"),
+    *("attention", "contrasts", "pairing", "resampling", "power", "statistics", "verdicts"),
+    *("messages", "page_messages", "licences", "gathered", "tables", "pictures", "markdown", "story", "run"),
 )
 WITHIN = {"rag": RAG_ORDER, "compare": COMPARE_ORDER}  # packages of finetune/ with an order of their own
 ORDERS = {"probe": ORDER, "finetune": TEACHING_ORDER}
