@@ -219,7 +219,6 @@ _TEXTS: dict[str, tuple[str, str]] = {  # key -> (zh, en)
     "foot.command": ("命令", "command"),
     "foot.versions": ("版本", "versions"),
     "foot.terms": ("条款", "terms"),
-    "md.table": ("表格在 {file}", "The table is {file}"),
     "md.longer": ("{rows} 行，见 {file}", "{rows} rows, see {file}"),
 }
 

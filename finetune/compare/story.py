@@ -184,8 +184,8 @@ def _visible(gathered: Gathered, language: Language) -> Section:
 
 
 def _family(gathered: Gathered, family: Family, language: Language) -> Iterator[Section]:
-    groups = groups_of(family, gathered.values)
-    if not groups:
+    groups, mapped = groups_of(family, gathered.values), family == "attention" and len(gathered.maps) > 0
+    if not groups and not mapped:
         return
     text, tables, figures = [page_text(f"{family}.text", language)], [], []
     for group in groups:
@@ -202,7 +202,7 @@ def _family(gathered: Gathered, family: Family, language: Language) -> Iterator[
             tables.append(value_table(values, caption, source=VALUES, language=language))
         tables += _differences(results, language)
         text += _not_compared(results, language)
-    if family == "attention" and len(gathered.maps):
+    if mapped:
         figures += map_pictures(gathered.maps, gathered.differences, language=language)
         text += _told_of_maps(gathered, language)
         tables.append(_compared_maps(gathered, language))
@@ -286,11 +286,10 @@ def _changed(gathered: Gathered, language: Language) -> Iterator[Section]:
 
 def _with_texts(gathered: Gathered, rows: pd.DataFrame, direction: str) -> pd.DataFrame:
     """Examples with their question, its answers, and what both arms wrote with their first seed."""
-    asked = gathered.questions.set_index("item") if len(gathered.questions) else pd.DataFrame(columns=["asked"])
-    texts = asked.reindex(rows["item"]).reset_index()
+    texts = gathered.questions.set_index("item").reindex(rows["item"])
     frame = pd.DataFrame({"item": rows["item"].tolist()})
     for column, name in (("asked", "asked"), ("right", "right answer"), ("wrong", "wrong answer")):
-        if column in texts:
+        if texts[column].notna().any():
             frame[name] = texts[column].tolist()
     for column, name in (("against", "before"), ("arm", "after")):
         written = _written(gathered, rows, column)
@@ -312,9 +311,8 @@ def _written(gathered: Gathered, rows: pd.DataFrame, column: str) -> list[str | 
 def _passages(gathered: Gathered, language: Language) -> Iterator[Section]:
     if not len(gathered.passages):
         return
-    first = gathered.passages["arm"].iloc[0], gathered.passages["seed"].min()
-    rows = gathered.passages[(gathered.passages["arm"] == first[0])]
-    rows = rows[rows["seed"] == rows["seed"].min()]
+    rows = gathered.passages
+    rows = rows[(rows["arm"] == rows["arm"].iloc[0]) & (rows["seed"] == rows["seed"].iloc[0])]
     items = list(dict.fromkeys(rows["item"]))[:EXAMPLES]
     rows = rows[rows["item"].isin(items)]
     asked = dict(zip(gathered.questions["item"], gathered.questions["asked"], strict=True))
