@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from finetune.compare import messages, page_messages
+from finetune.compare import messages, page_messages, story
 from finetune.compare.attention import steps_of
 from finetune.compare.contrasts import Why, contrasts_of
 from finetune.compare.gathered import QUESTION_COLUMNS, Gathered
@@ -51,9 +51,10 @@ def pages(whole):
 
 
 @pytest.fixture(scope="module")
-def folder(whole, tmp_path_factory):
+def folder(whole, pages, tmp_path_factory):
     place = tmp_path_factory.mktemp("compare") / "report"
-    with open_run(place) as run:
+    with pytest.MonkeyPatch.context() as patch, open_run(place) as run:
+        patch.setattr(story, "sections_of", lambda given, language: pages[language])  # drawing them takes seconds
         write_comparison(whole, run, language="zh")
     return place
 
