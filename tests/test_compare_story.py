@@ -183,7 +183,7 @@ def test_contrasts_that_cannot_be_compared_are_counted_and_not_drawn(whole, page
     missing = whole.results[(whole.results["missing"] != "") & (whole.results["measure"] == "passage_share")]
     pairs = missing[["arm", "against"]].drop_duplicates()
     told = next(text for text in part(pages["en"], "attention").text if "Contrasts not listed" in text)
-    assert f"share of the passages {len(pairs)}" in told and "tables/results.csv" in told and len(pairs) == 3
+    assert f"share of the passages ({len(pairs)})" in told and "tables/results.csv" in told and len(pairs) == 3
     only = [one for one in whole.verdicts if one.measure == "passage_share" and one.reason == "absent"]
     assert forest_picture(only, unit="u", language="en") is None
 
@@ -389,7 +389,7 @@ def test_what_comes_of_non_commercial_data_carries_its_mark_everywhere(whole, tm
     assert manifest["notes"][0].startswith(mark) and manifest["data"]["non_commercial"] == [NON_COMMERCIAL.name]
     assert page.count(mark) == 2 and mark in text and "· non-commercial" in text
     verdict, *_, how = sections_of(marked, "zh")
-    assert verdict.text[0].startswith("【非商业】")
+    assert verdict.text[1].startswith("【非商业】")  # behind the claim
     (table,) = [one for one in how.tables if one.source == "tables/terms.csv"]
     assert table.columns == ("种类", "名称", "条款", "标记")
     assert [row[3] for row in table.rows] == [None, None, None, "非商业"]

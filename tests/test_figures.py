@@ -285,6 +285,15 @@ def test_long_names_and_numbers_of_a_forest_stay_in_the_picture():
     png_bytes(emoji)
 
 
+def test_a_picture_of_few_colours_looks_the_same_and_is_smaller():
+    figure = forest_of(differences(), group="part", reach=("lowest", "highest"))
+    whole, few = png_bytes(figure), png_bytes(figure, colours=256)
+    assert few == png_bytes(figure, colours=256) and len(few) < len(whole) / 2
+    drawn = [np.asarray(Image.open(io.BytesIO(png)).convert("RGB")).astype(int) for png in (whole, few)]
+    assert drawn[0].shape == drawn[1].shape and np.abs(drawn[0] - drawn[1]).max() <= 24
+    assert np.abs(drawn[0] - drawn[1]).mean() < 0.5
+
+
 def test_a_sentence_map_frames_the_target_and_underlines_the_cues():
     weights = np.random.default_rng(0).dirichlet(np.ones(4), 3)
     figure = sentence_map(["我", "喜欢", "苹", "果"], weights, rows=names(3), target=[2, 3], cues=[1], title="t")

@@ -135,7 +135,7 @@ _TEXTS: dict[str, tuple[str, str]] = {  # key -> (zh, en)
         "没有列出的对比（有一方没有测量这一项，或没有共同的种子、条目；{file} 里逐条写明）：{names}",
         "Contrasts not listed, for one of both was not measured, or they share no seed or item ({file} says which): {names}",
     ),
-    "apart.count": ("{measure} {count} 组", "{measure} {count}"),
+    "apart.count": ("{measure} {count} 组", "{measure} ({count})"),
     # ---- attention by layer and by head
     "separation.figure": ("各层的词义分离度", "Sense separation by layer"),
     "separation.alt": (
@@ -172,19 +172,23 @@ _TEXTS: dict[str, tuple[str, str]] = {  # key -> (zh, en)
     "cost.caption": ("每种做法的代价", "What every arm costs"),
     # ---- examples
     "changed.title": ("变对的和变错的", "What became right, and what became wrong"),
+    "changed.how": (
+        "对错按“正确率”那一项判断；之前和之后写的，是对照和做法用第一个种子写的答案，只供参考。例子按变化的种子数排列，没有挑选；"
+        "个别例子说明不了总体，总体见“任务”。",
+        "Right and wrong go by the measure accuracy; what stands under before and after was written by the second and the first "
+        "of both arms, with the first seed. Examples stand in the order of how many seeds change, and are not picked; they prove "
+        "nothing of the whole, for which see “The task”.",
+    ),
     "changed.text": (
-        "{one}与{other}相比，由错变对的种子更多的有 {right} 题，由对变错的种子更多的有 {wrong} 题。对错按“正确率”那一项判断；之前和之后写的，"
-        "是{other}和{one}用第一个种子写的答案，只供对照。例子按变化的种子数排列，没有挑选；个别例子说明不了总体，总体见“任务”。",
-        "{one} against {other}: {right} items become right in more seeds than wrong, {wrong} the other way round, by the "
-        "measure accuracy. before and after is what {other} and {one} wrote with the first seed. Examples stand in the order "
-        "of how many seeds change, and are not picked; they prove nothing of the whole, for which see “The task”.",
+        "{one}与{other}相比：由错变对的种子更多的有 {right} 题，由对变错的种子更多的有 {wrong} 题。",
+        "{one} against {other}: {right} items become right in more seeds than wrong, {wrong} the other way round.",
     ),
     "changed.none": (
         "{one}与{other}相比，没有一题的对错改变。",
         "{one} against {other}: no answer changes between right and wrong.",
     ),
-    "changed.to_right": ("由错变对：{one}，对照{other}", "From wrong to right: {one} against {other}"),
-    "changed.to_wrong": ("由对变错：{one}，对照{other}", "From right to wrong: {one} against {other}"),
+    "changed.to_right": ("由错变对：{one}（对照：{other}）", "From wrong to right: {one} against {other}"),
+    "changed.to_wrong": ("由对变错：{one}（对照：{other}）", "From right to wrong: {one} against {other}"),
     # ---- passages
     "passages.title": ("用了哪些资料", "Passages used"),
     "passages.text": (

@@ -40,7 +40,7 @@ def forest_picture(verdicts: Sequence[Verdict], *, unit: str, language: Language
         reach=("lowest", "highest"), title=title, label=unit, language=language,
     )  # fmt: skip
     alt = page_text("figure.alt", language, rows=len(frame))
-    return Picture(caption=title, png=png_bytes(figure), alt=alt, source=RESULTS)
+    return Picture(caption=title, png=png_bytes(figure, colours=256), alt=alt, source=RESULTS)
 
 
 def separation_picture(values: pd.DataFrame, *, language: Language) -> Picture | None:

@@ -160,14 +160,14 @@ def _verdict(gathered: Gathered, language: Language) -> Section:
 
 
 def _told_of_verdicts(gathered: Gathered, language: Language) -> Iterator[str]:
-    if gathered.facts.marked:
-        yield _mark(gathered.facts, language)
     claimed, leading = claims(gathered.verdicts), leading_measure(gathered.verdicts)
     if leading is None:
         yield page_text("verdict.unmeasured", language)
     yield from (sentence(one, language) for one in claimed if (one.measure, one.part) == leading)
     if not claimed:
         yield page_text("verdict.no_claim", language)
+    if gathered.facts.marked:
+        yield _mark(gathered.facts, language)
     yield page_text("verdict.how", language)
     seeds = int(gathered.results["seeds"].max()) if len(gathered.results) else 0
     if seeds:
@@ -257,7 +257,7 @@ def _cost(gathered: Gathered, language: Language) -> Iterator[Section]:
 
 
 def _told_by_examples(gathered: Gathered) -> tuple[tuple[str, str], ...]:
-    """The claim, and the arm that comes last of supervised, trained, any against base."""
+    """The claim; and against base the supervised arm, or else the trained one, or any."""
     there = set(gathered.items.loc[gathered.items["measure"] == "accuracy", "arm"])
     furthest = next((arm for arm in ("lora-attention", "lora", *gathered.facts.arms) if arm in there - {"base"}), None)
     wanted = [_CLAIM] + ([(furthest, "base")] if furthest is not None else [])
@@ -266,8 +266,8 @@ def _told_by_examples(gathered: Gathered) -> tuple[tuple[str, str], ...]:
 
 def _changed(gathered: Gathered, language: Language) -> Iterator[Section]:
     text, tables = [], []
-    frame = changed_items(gathered)
-    for arm, against in _told_by_examples(gathered):
+    frame, told_by = changed_items(gathered), _told_by_examples(gathered)
+    for arm, against in told_by:
         rows = frame[(frame["arm"] == arm) & (frame["against"] == against)]
         right, wrong = rows[rows["to_right"] > rows["to_wrong"]], rows[rows["to_wrong"] > rows["to_right"]]
         told = {"one": word(arm, language), "other": word(against, language)}
@@ -277,9 +277,9 @@ def _changed(gathered: Gathered, language: Language) -> Iterator[Section]:
             shown = _with_texts(gathered, chosen.head(EXAMPLES), key.removeprefix("changed."))
             caption = page_text(key, language, **told)
             tables.append(table_of(shown, caption, source="tables/changed.csv", language=language))
-    if text:
+    if told_by:
         yield Section(
-            key="changed", title=page_text("changed.title", language), text=tuple(text),
+            key="changed", title=page_text("changed.title", language), text=(*text, page_text("changed.how", language)),
             tables=tuple(table for table in tables if table.rows),
         )  # fmt: skip
 
