@@ -86,7 +86,8 @@ def drawn_cost(arms=ARMS):
     rows = []
     for arm in arms:
         trainable, tokens = 0 if arm in ("base", "rag") else 1_474_560, 350.5 if arm.endswith("rag") else 24.0
-        rows += [(arm, number, 30.0 + 600 * GAINS[arm], 900.0, trainable, tokens) for number in seeds_of(arm)]
+        seconds = 30.0 + 600 * GAINS[arm]
+        rows += [(arm, number, seconds, seconds / 2, 900.0, 0.0, trainable, tokens) for number in seeds_of(arm)]
     return pd.DataFrame(rows, columns=list(COST_COLUMNS))
 
 
@@ -119,7 +120,7 @@ def gathered(arms=ARMS, **changes):
         for n, item in enumerate(asked["item"])
     ]
     passages = [
-        ("rag", UNTRAINED, item, place, f"biochem/{place}.md", "苹果酸脱氢酶把苹果酸氧化成草酰乙酸。", 0.2 / place)
+        (item, place, f"biochem/{place}.md", "苹果酸脱氢酶把苹果酸氧化成草酰乙酸。", 0.9 / place)
         for item in asked["item"][:12]
         for place in (1, 2, 3)
         if "rag" in arms

@@ -4,7 +4,6 @@ import ast
 import json
 import re
 import string
-from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -15,7 +14,7 @@ import pytest
 from finetune.compare import messages, page_messages, story
 from finetune.compare.attention import steps_of
 from finetune.compare.contrasts import Why, contrasts_of
-from finetune.compare.gathered import QUESTION_COLUMNS, Gathered
+from finetune.compare.gathered import COST_COLUMNS, QUESTION_COLUMNS, Gathered, gather
 from finetune.compare.items import MEASURES, Item, items_frame
 from finetune.compare.licences import OURS, Terms, licences_in, terms_of
 from finetune.compare.markdown import LONGEST, markdown, picture_files
@@ -33,6 +32,10 @@ from finetune.compare.tables import (
     visible_table,
 )
 from finetune.compare.verdicts import Kind, verdicts_of
+from finetune.domains import Question
+from finetune.errors import DataError
+from finetune.rag.chunks import Chunk
+from finetune.rag.hits import Hit
 from probe import Section, Table, open_run
 from tests.compared_arms import ARMS, GAINS, drawn_items, drawn_maps, facts, gathered
 
@@ -221,11 +224,13 @@ def test_what_cannot_be_seen_is_said_and_what_is_not_known_left_out() -> None:
 
 
 def test_costs_are_means_of_an_arms_runs_in_the_pages_order() -> None:
-    rows = [("lora", 0, 10.0, 100.0, 2_500_000, 20.0), ("lora", 1, 30.0, 300.0, 2_500_000, 20.0)]
-    rows += [("base", -1, 4.0, np.nan, 0, 20.0)]
-    frame = pd.DataFrame(rows, columns=["arm", "seed", "seconds", "memory_mb", "trainable", "prompt_tokens"])
+    rows = [("lora", 0, 10.0, 8.0, 100.0, 0, 2_500_000, 20.0), ("lora", 1, 30.0, 9.0, 300.0, 0, 2_500_000, 20.0)]
+    frame = pd.DataFrame([*rows, ("base", -1, 4.0, 2.0, np.nan, 0, 0, 20.0)], columns=list(COST_COLUMNS))
     table = cost_table(frame, ["base", "lora", "full"], source="", language="en")
-    assert table.rows == (("the base model", 4.0, None, 0.0, 20.0, 1), ("LoRA", 20.0, 300.0, 2.5, 20.0, 2))
+    assert table.columns == ("arm", "seconds", "CPU seconds", "memory, MB", "trainable, M", "prompt tokens", "runs")
+    assert table.rows == (("the base model", 4.0, 2.0, None, 0.0, 20.0, 1), ("LoRA", 20.0, 8.5, 300.0, 2.5, 20.0, 2))
+    table = cost_table(frame.assign(device_memory_mb=[1.0, 5.0, 0.0]), ["lora"], source="", language="zh")
+    assert table.columns[4] == "显存（MB）" and table.rows[0][4] == 5.0
 
 
 # ---- maps ------------------------------------------------------------------------------------------------------
@@ -370,7 +375,7 @@ def test_the_foot_tells_model_command_and_versions_and_jobs_that_are_not_done_ar
     jobs = ({"name": "lora-2", "needs": ["x-2", "y-2"], "state": "failed", "hash": "cd" * 32}, *whole.facts.jobs)
     items = whole.items[whole.items["measure"] == "f1"]
     section = part(sections_of(Gathered(facts=facts(jobs=jobs), items=items), "zh"), "how")
-    assert "还有 1 个任务没有做完" in section.text[1] and "lora-2" in section.text[1]
+    assert "还有 1 个作业没有做完" in section.text[1] and "lora-2" in section.text[1]
     table = next(one for one in section.tables if one.source == "tables/jobs.csv")
     assert table.rows[0] == ("lora-2", "x-2, y-2", "失败", "cd" * 8)
 
@@ -508,7 +513,64 @@ def test_the_english_page_has_no_chinese_of_ours(pages) -> None:
         assert not [text for text in words if re.search("[\u4e00-\u9fff]", text)]
 
 
-def test_questions_are_a_table_by_item() -> None:
-    assert tuple(gathered(arms=("base", "lora")).questions.columns) == QUESTION_COLUMNS
-    changed = replace(facts(), seeds=(5,))
-    assert changed.marked == () and changed.unfinished == ()
+# ---- jobs ------------------------------------------------------------------------------------------------------
+
+
+def job_folders(place, found):
+    """What each job writes: items, maps and answers as tables of its own, and its cost."""
+    folders = {}
+    for arm, seed in dict.fromkeys(zip(found.items["arm"], found.items["seed"], strict=True)):
+        folders[arm, seed] = own = place / f"{arm}-{seed}"
+        own.mkdir(parents=True)
+        for name in ("items", "maps", "written"):
+            frame = getattr(found, name)
+            rows = frame[(frame["arm"] == arm) & (frame["seed"] == seed)]
+            if name != "items":  # those name arm and seed themselves
+                rows = rows.drop(columns=["arm", "seed"]).rename(
+                    columns={"item": "question"} if name == "written" else {}
+                )
+            rows.to_parquet(own / f"{name}.parquet", index=False)
+        (told,) = found.cost[(found.cost["arm"] == arm) & (found.cost["seed"] == seed)].to_dict("records")
+        (own / "cost.json").write_text(json.dumps({**told, "device": "cpu", "training": {"sessions": 1}}), "utf-8")
+    return folders
+
+
+def test_what_jobs_wrote_is_gathered_as_it_was(tmp_path) -> None:
+    arms = ("base", "lora")
+    wanted = gathered(arms=arms)
+    asked = [
+        Question(id=row.item, group="g", prompt=row.asked, right=row.right, wrong=row.wrong, pair=None)
+        for row in wanted.questions.itertuples()
+    ]
+    chunk = Chunk(id="d#0", document="d", start=0, end=2, text="一段", title="", tokens=1)
+    hit = Hit(chunk=chunk, rank=1, score=0.5)
+    found = gather(facts(arms), job_folders(tmp_path, wanted), questions=asked, passages={"q00": [hit, hit]})
+    for name in ("items", "maps", "cost", "written", "questions"):
+        pd.testing.assert_frame_equal(getattr(found, name), getattr(wanted, name), check_dtype=False)
+    assert tuple(found.questions.columns) == QUESTION_COLUMNS
+    assert found.passages.to_numpy().tolist() == [["q00", 1, "d", "一段", 0.5], ["q00", 2, "d", "一段", 0.5]]
+
+
+def test_a_jobs_file_that_cannot_be_read_is_named(tmp_path) -> None:
+    folders = job_folders(tmp_path, gathered(arms=("base",)))
+    (tmp_path / "base--1" / "maps.parquet").write_bytes(b"PAR1 no more")
+    with pytest.raises(DataError, match=r"base--1.maps\.parquet: cannot be read") as caught:
+        gather(facts(("base",)), folders)
+    assert "\n" not in str(caught.value)
+    (tmp_path / "base--1" / "maps.parquet").unlink()
+    with pytest.raises(DataError, match=r"maps\.parquet: cannot be read"):
+        gather(facts(("base",)), folders)
+
+
+def test_without_a_job_there_is_nothing_to_tell_and_without_base_nothing_is_said_in_advance(whole) -> None:
+    with pytest.raises(DataError, match="no job of the comparison is done"):
+        gather(facts(), {})
+    items = whole.items[(whole.items["measure"] == "f1") & whole.items["arm"].isin(["lora", "lora-random"])]
+    found = sections_of(Gathered(facts=facts(("lora", "lora-random")), items=items), "zh")
+    assert "原模型没有答案" in part(found, "visible").text[0] and [one.key for one in found][2] == "task"
+
+
+def test_facts_name_what_is_marked_and_what_is_not_done() -> None:
+    told = facts(terms=(NON_COMMERCIAL, NON_COMMERCIAL), jobs=({"name": "lora-0", "state": "begun"},))
+    assert told.marked == (NON_COMMERCIAL.name,) and told.unfinished == ("lora-0",)
+    assert facts().marked == () and facts().unfinished == ()

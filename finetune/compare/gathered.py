@@ -1,23 +1,31 @@
 """All that the jobs of a comparison gave, in one place, and what follows from it: differences, verdicts, maps."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from finetune.compare.attention import MAP_COLUMNS, differences_of, means_of, steps_of
+from finetune.compare.attention import BASE, MAP_COLUMNS, differences_of, means_of, steps_of
 from finetune.compare.items import COLUMNS
 from finetune.compare.licences import Terms
-from finetune.compare.power import visible_difference
+from finetune.compare.power import VISIBLE_COLUMNS, visible_difference
 from finetune.compare.statistics import results_of, values_of
 from finetune.compare.verdicts import Verdict, verdicts_of
+from finetune.domains import Question
+from finetune.errors import DataError
+from finetune.rag.hits import Hit
 
-COST_COLUMNS = ("arm", "seed", "seconds", "memory_mb", "trainable", "prompt_tokens")
+COST_COLUMNS = (
+    *("arm", "seed", "seconds", "cpu_seconds", "memory_mb", "device_memory_mb", "trainable", "prompt_tokens"),
+)
 QUESTION_COLUMNS = ("item", "asked", "right", "wrong")
 WRITTEN_COLUMNS = ("arm", "seed", "item", "text")
-PASSAGE_COLUMNS = ("arm", "seed", "item", "place", "document", "passage", "share")
+PASSAGE_COLUMNS = ("item", "place", "document", "passage", "score")  # the same for all arms that read passages
+Folders = Mapping[tuple[str, int], Path]  # of the jobs that are done, by arm and seed
 
 
 def _empty(*columns: str) -> pd.DataFrame:
@@ -76,7 +84,9 @@ class Gathered:
 
     @cached_property
     def visible(self) -> pd.DataFrame:
-        """Which differences the base's items could show."""
+        """Which differences the base's items could show; none where the base was not measured."""
+        if BASE not in set(self.items["arm"]):
+            return _empty(*VISIBLE_COLUMNS)
         return visible_difference(self.items)
 
     @cached_property
@@ -100,3 +110,54 @@ class Gathered:
         places = {arm: place for place, arm in enumerate(self.facts.arms)}
         order = self.items["arm"].map(places).fillna(len(places)).argsort(kind="stable")
         return self.items.iloc[order][list(COLUMNS)]
+
+
+def gather(
+    facts: Facts,
+    folders: Folders,
+    *,
+    questions: Sequence[Question] = (),
+    passages: Mapping[str, Sequence[Hit]] | None = None,
+    seed: int = 0,
+) -> Gathered:
+    """Read what every job wrote; DataError without a job, and for a file that is missing or damaged."""
+    if not folders:
+        raise DataError("no job of the comparison is done: there is nothing to tell")
+    found = {name: _of_jobs(folders, f"{name}.parquet") for name in ("items", "maps", "written")}
+    cost = [{"arm": arm, "seed": number, **_told(place / "cost.json")} for (arm, number), place in folders.items()]
+    asked = [(one.id, one.prompt, one.right, one.wrong) for one in questions]
+    hits = [
+        (item, place, hit.chunk.document, hit.chunk.text, hit.score)
+        for item, listed in (passages or {}).items()
+        for place, hit in enumerate(listed, 1)
+    ]
+    return Gathered(
+        facts=facts, items=found["items"], maps=found["maps"], cost=pd.DataFrame(cost, columns=list(COST_COLUMNS)),
+        written=found["written"].rename(columns={"question": "item"}),
+        questions=pd.DataFrame(asked, columns=list(QUESTION_COLUMNS)),
+        passages=pd.DataFrame(hits, columns=list(PASSAGE_COLUMNS)), seed=seed,
+    )  # fmt: skip
+
+
+def _of_jobs(folders: Folders, file: str) -> pd.DataFrame:
+    """One table of the file that each job has, with arm and seed in front."""
+    frames = []
+    for (arm, seed), place in folders.items():
+        try:
+            frame = pd.read_parquet(place / file)
+        except (OSError, ValueError) as error:
+            raise DataError(f"{place / file}: cannot be read ({str(error).splitlines()[0]})") from error
+        own = frame.drop(columns=["arm", "seed"], errors="ignore")
+        own.insert(0, "arm", arm)
+        own.insert(1, "seed", seed)
+        frames.append(own)
+    filled = [frame for frame in frames if len(frame)]
+    return pd.concat(filled or frames, ignore_index=True)
+
+
+def _told(path: Path) -> Mapping[str, Any]:
+    try:
+        found: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: cannot be read ({str(error).splitlines()[0]})") from error
+    return found

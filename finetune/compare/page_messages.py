@@ -165,9 +165,11 @@ _TEXTS: dict[str, tuple[str, str]] = {  # key -> (zh, en)
     # ---- cost
     "cost.title": ("代价", "Cost"),
     "cost.text": (
-        "各种做法一次运行的平均值。时间在哪台机器上测的，就只能与同一台机器上的相比；读资料的做法没有训练，但每次回答都要付更长提示的代价。",
-        "Means of one run of each arm. Times compare only with times of the same machine. An arm that reads passages trains "
-        "nothing more, and pays for a longer prompt at every answer.",
+        "各种做法一次运行的平均值，内存取最大值，包括训练和测量；用别的做法训练好的模型，也计入它的训练。时间只能与同一台机器上的相比，"
+        "多人共用的机器上以 CPU 时间为准。读资料的做法不多训练，但每次回答都要付更长提示的代价。",
+        "Means of one run of each arm, of memory the most, training and measuring together; an arm that takes another's run "
+        "counts its training as well. Times compare only with times of the same machine, and on a shared one go by CPU "
+        "seconds. An arm that reads passages trains nothing more, and pays for a longer prompt at every answer.",
     ),
     "cost.caption": ("每种做法的代价", "What every arm costs"),
     # ---- examples
@@ -192,24 +194,24 @@ _TEXTS: dict[str, tuple[str, str]] = {  # key -> (zh, en)
     # ---- passages
     "passages.title": ("用了哪些资料", "Passages used"),
     "passages.text": (
-        "有资料的做法在每个问题之前放了哪些资料，前 {count} 个问题；“份额”是写答案的各行给这段资料的注意力，是描述，不是原因。",
-        "Which passages stood before each question, the first {count} questions. share is the attention that the rows which "
-        "write the answer give the passage; it describes and is no cause.",
+        "读资料的做法在问题之前都放同样的资料；下面是前 {count} 个问题的，其余在文件里。写答案时看了资料多少，见“注意力”。",
+        "All arms that read passages have the same ones before a question; here are those of the first {count} questions, the "
+        "file has all. For how much is looked at them while the answer is written see “Attention”.",
     ),
     "passages.caption": ("资料", "Passages"),
     # ---- how it was made
     "how.title": ("怎样做出来的", "How it was made"),
     "how.text": (
-        "各种做法用同样的数据、步数、解码方式和词元预算。每个任务由决定它的一切（设置、输入文件、权重、版本）的散列认出：散列没变就不重做。",
+        "各种做法用同样的数据、步数、解码方式和词元预算。每个作业由决定它的一切（设置、输入文件、权重、版本）的散列认出：散列没变就不重做。",
         "All arms share data, steps, decoding and token budget. A job is known by the hash of all that decides it (settings, "
         "input files, weights, versions), and is reused as long as that hash stays.",
     ),
-    "how.jobs": ("任务", "Jobs"),
+    "how.jobs": ("作业", "Jobs"),
     "how.inputs": ("输入文件的 SHA-256", "Input files by their SHA-256"),
     "how.versions": ("版本", "Versions"),
     "how.licences": ("条款", "Terms of data and base model"),
     "how.unfinished": (
-        "还有 {count} 个任务没有做完，这一页只有做完的：{names}",
+        "还有 {count} 个作业没有做完，这一页只有做完的：{names}",
         "{count} jobs are not done, and this page has only what is: {names}",
     ),
     "terms.base": ("模型", "base model"),
@@ -230,10 +232,10 @@ _HEADINGS = {  # of tables in Chinese; a name that is not here stands as it is
     "contrast": "对比", "question": "问的是什么", "verdict": "结论", "sentence": "一句话", "measure": "指标", "part": "条目",
     "arm": "做法", "against": "对照", "estimate": "估计", "difference": "差值", "95 %": "95 % 区间", "p": "p（校正后）",
     "visible": "能看出的差别", "assuming": "假定", "items (units)": "条目（单位）", "items": "条目数", "seeds": "各种子",
-    "design": "设计效应", "left out": "未计入", "role": "哪条边", "seconds": "秒", "memory, MB": "内存（MB）",
+    "design": "设计效应", "left out": "未计入", "role": "哪条边", "seconds": "秒", "CPU seconds": "CPU 秒", "memory, MB": "内存（MB）", "GPU, MB": "显存（MB）",
     "trainable, M": "可训练参数（百万）", "prompt tokens": "提示词元", "runs": "运行数", "asked": "问题", "right answer": "正确答案",
     "wrong answer": "错误答案", "before": "之前写的", "after": "之后写的", "item": "题号", "place": "位置", "document": "来源",
-    "passage": "资料", "share": "份额", "job": "任务", "needs": "依赖", "state": "状态", "hash": "散列", "file": "文件",
+    "passage": "资料", "job": "作业", "needs": "依赖", "state": "状态", "hash": "散列", "file": "文件",
     "name": "名称", "version": "版本", "terms": "条款", "kind": "种类", "mark": "标记", "seed": "种子",
 }  # fmt: skip
 _WORDS = {  # names in cells, in Chinese

@@ -311,13 +311,11 @@ def _written(gathered: Gathered, rows: pd.DataFrame, column: str) -> list[str | 
 def _passages(gathered: Gathered, language: Language) -> Iterator[Section]:
     if not len(gathered.passages):
         return
-    rows = gathered.passages
-    rows = rows[(rows["arm"] == rows["arm"].iloc[0]) & (rows["seed"] == rows["seed"].iloc[0])]
-    items = list(dict.fromkeys(rows["item"]))[:EXAMPLES]
-    rows = rows[rows["item"].isin(items)]
+    items = list(dict.fromkeys(gathered.passages["item"]))[:EXAMPLES]
+    rows = gathered.passages[gathered.passages["item"].isin(items)]
     asked = dict(zip(gathered.questions["item"], gathered.questions["asked"], strict=True))
     frame = pd.DataFrame({"asked": [asked.get(item, item) for item in rows["item"]]})
-    frame = frame.join(rows[["place", "document", "passage", "share"]].reset_index(drop=True))
+    frame = frame.join(rows[["place", "document", "passage"]].reset_index(drop=True))
     caption = page_text("passages.caption", language)
     yield Section(
         key="passages", title=page_text("passages.title", language),

@@ -27,6 +27,11 @@ SIGNS: Mapping[str, str] = {
 }  # fmt: skip
 _IN_FULL = 20  # rows of a table that stands in full height
 _NUMBERS = ("difference", "95 %", "p", "visible", "seeds", "items (units)")
+# How a cost is told of several runs.
+_COSTS: Mapping[str, str] = {
+    "seconds": "mean", "cpu_seconds": "mean", "memory_mb": "max", "device_memory_mb": "max", "trainable": "max",
+    "prompt_tokens": "mean",
+}  # fmt: skip
 _FIRST = ("margin", "accuracy", "f1", "perplexity")  # the task's measure that a contrast is told by
 
 
@@ -184,20 +189,16 @@ def visible_table(visible: pd.DataFrame, *, source: str, language: Language) -> 
 
 def cost_table(cost: pd.DataFrame, arms: Sequence[str], *, source: str, language: Language) -> Table:
     """The mean cost of one run of each arm; of memory the most."""
-    by_arm = cost.groupby("arm", sort=False).agg(
-        {"seconds": "mean", "memory_mb": "max", "trainable": "max", "prompt_tokens": "mean", "seed": "count"}
-    )  # fmt: skip
-    chosen = by_arm.reindex([arm for arm in arms if arm in by_arm.index]).reset_index()
-    frame = pd.DataFrame(
-        {
-            "arm": [word(arm, language) for arm in chosen["arm"]],
-            "seconds": chosen["seconds"].astype(float),
-            "memory, MB": chosen["memory_mb"].astype(float),
-            "trainable, M": chosen["trainable"].astype(float) / 1e6,
-            "prompt tokens": chosen["prompt_tokens"].astype(float),
-            "runs": chosen["seed"].astype(int),
-        }
-    )
+    by_arm = cost.astype(dict.fromkeys(_COSTS, float)).groupby("arm", sort=False).agg({**_COSTS, "seed": "count"})
+    chosen = by_arm.reindex([arm for arm in arms if arm in by_arm.index])
+    frame = pd.DataFrame({"arm": [word(str(arm), language) for arm in chosen.index]})
+    names = {"cpu_seconds": "CPU seconds", "memory_mb": "memory, MB", "device_memory_mb": "GPU, MB"}
+    for column in _COSTS:
+        frame[names.get(column, column.replace("_", " "))] = chosen[column].to_numpy()
+    frame["trainable"] /= 1e6
+    frame = frame.rename(columns={"trainable": "trainable, M"}).assign(runs=chosen["seed"].to_numpy())
+    if not (chosen["device_memory_mb"] > 0).any():
+        frame = frame.drop(columns="GPU, MB")
     return table_of(frame, page_text("cost.caption", language), source=source, language=language, whole=True)
 
 
