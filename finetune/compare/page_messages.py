@@ -21,22 +21,22 @@ _TEXTS: dict[str, tuple[str, str]] = {  # key -> (zh, en)
     # ---- verdict
     "verdict.title": ("结论", "Verdict"),
     "verdict.how": (
-        "每一行是同样条目、同样种子上两种做法之差。区间是 95 %，按独立单位重抽样；只有区间不含 0、且按全部检验校正后的 p 小于 0.05，才说有差别。"
-        "落在区间里的差别一律不说好坏。",
+        "每一行是同样条目、同样种子上两种做法之差。区间是 95 %，按独立单位重抽样；只有区间不含 0、且校正后的 p 小于 0.05，才说有差别。"
+        "p 按 Holm 法校正：任务和遗忘的全部检验一起，注意力和原因的全部检验一起。没有达到的，一律不说好坏。",
         "Each row is the difference of two arms on the same items and seeds. Intervals are 95 %, over units drawn anew. A "
-        "difference is claimed only where its interval leaves out 0 and its p, corrected over all tests, is below 0.05. One "
-        "within its interval is never called better.",
+        "difference is claimed only where its interval leaves out 0 and its corrected p is below 0.05 (Holm, over all tests of "
+        "task and forgetting together, and over all of attention and causes). Nothing else is called better.",
     ),
     "verdict.seeds": (
         "训练过的做法有 {seeds} 个种子：区间只就这些种子而言，换成别的种子会怎样，少于 8 个种子时无法断言。",
-        "Trained arms have {seeds} seeds: intervals are for these seeds. With fewer than 8, nothing is claimed of other seeds.",
+        "Seeds of trained arms: {seeds}. Intervals are for these seeds; with fewer than 8, nothing is claimed of other seeds.",
     ),
     "verdict.across": (
         "训练过的做法有 {seeds} 个种子：区间同时计入条目与种子的波动。",
-        "Trained arms have {seeds} seeds: intervals count both items and seeds as drawn anew.",
+        "Seeds of trained arms: {seeds}. Intervals count both items and seeds as drawn anew.",
     ),
     "verdict.no_claim": (
-        "注意力监督与随机词对没有都参加比较，所以这一页不能回答监督本身有没有用：胜过原模型或普通 LoRA 的，也可能只是多了一个损失。",
+        "注意力监督和随机词对没有同时参加比较，所以这一页不能回答监督本身有没有用：胜过原模型或普通 LoRA 的，也可能只是多了一个损失。",
         "Supervision and random pairs were not both compared, so this page cannot tell whether supervision itself helps: what "
         "beats the base model or plain LoRA may be the mere presence of another loss.",
     ),
@@ -56,12 +56,12 @@ _TEXTS: dict[str, tuple[str, str]] = {  # key -> (zh, en)
     ),
     "why.claim": ("监督本身有没有用", "does supervision itself help"),
     "why.whole": ("整个做法有没有用", "does the arm change anything"),
-    "why.supervision": ("在同样的训练上，监督多给了什么", "what supervision adds to the same training"),
-    "why.knowledge": ("监督给的，多些文本能不能给", "does supervision give more than more text does"),
-    "why.random": ("随便什么注意力损失能给什么", "what any loss on attention gives"),
-    "why.text": ("步数相同，文本更多，多给了什么", "what more text gives in as many steps"),
-    "why.passages": ("在训练过的模型上，资料多给了什么", "what passages add to a trained model"),
-    "why.all_weights": ("训练全部参数，多给了什么", "what training all weights adds to an adapter"),
+    "why.supervision": ("同样的训练加上监督，多带来什么", "what supervision adds to the same training"),
+    "why.knowledge": ("监督带来的，多给文本能不能也带来", "does supervision give more than more text does"),
+    "why.random": ("任意词对的注意力损失带来什么", "what any loss on attention gives"),
+    "why.text": ("步数相同，文本更多，多带来什么", "what more text gives in as many steps"),
+    "why.passages": ("训练过的模型再读资料，多带来什么", "what passages add to a trained model"),
+    "why.all_weights": ("训练全部参数，比适配器多带来什么", "what training all weights adds to an adapter"),
     "kind.better": ("更好", "better"),
     "kind.worse": ("更差", "worse"),
     "kind.higher": ("更高", "higher"),
@@ -72,7 +72,7 @@ _TEXTS: dict[str, tuple[str, str]] = {  # key -> (zh, en)
     "visible.title": ("事先说明：能看出多大的差别", "Said in advance: which differences could be seen"),
     "visible.text": (
         "这张表只用原模型的答案和题目的分组算出，与训练结果无关：以 5 % 的显著性水平、80 % 的把握，在不作校正的一次检验里至少要差多少才看得出来。"
-        "对错题按“有多大比例的题改变了对错”假定，其他指标按两种做法的相关系数假定。同一单位里的题会一起变，设计效应就是因此方差变成了几倍。"
+        "对错题按“有多大比例的题改变了对错”假定，其他指标按两种做法的相关系数假定。同一单位里的题会一起变，设计效应是方差因此变成原来的几倍。"
         "“看不出来”表示即使所有改变都朝一个方向也不够。",
         "This table comes of the base model's answers and the grouping of items alone, and of nothing that was trained: the "
         "smallest difference that one test without correction would show at 5 % with 80 % power. For items that are right or "
@@ -143,11 +143,12 @@ _TEXTS: dict[str, tuple[str, str]] = {  # key -> (zh, en)
         "layer across, sense separation up, a line for each arm with its 95 % interval",
     ),
     "maps.text": (
-        "各图都取同样的条目、同样的行：有资料的提示更长，词的位置先对齐到同一个词，再比较。先逐条相减再取平均，所以没有变的地方恰好是 0。"
-        "同一幅图里颜色的刻度相同；斜线表示没有测量。",
-        "All maps are of the same items and rows: a prompt with passages is longer, so its words are aligned with the same "
-        "words of the bare one first. Numbers are subtracted item by item and then averaged, so that what did not change is "
-        "exactly 0. Maps of one picture share one scale; hatched heads were not measured.",
+        "并排的份额图取各种做法都有的条目，差值图取双方都有的条目（数目见最后一张表），都是同样的行：有资料的提示更长，先对齐到同样的词再比较。"
+        "先逐条相减再取平均，所以没有变的地方恰好是 0。同一张图里颜色的刻度相同；差值图里的斜线表示没有测量。",
+        "Shares side by side are of the items that all of these arms have, differences of those that both have (counted in the "
+        "last table), and of the same rows: a prompt with passages is longer, so it is aligned by its words first. Numbers are "
+        "subtracted item by item and then averaged, so that what did not change is exactly 0. Maps of one picture share one "
+        "scale; where they show differences, hatched heads were not measured.",
     ),
     "maps.levels": ("注意力份额（{role}）：{way}", "Share of attention ({role}): {way}"),
     "maps.differences": ("注意力份额之差（{role}）", "Difference of attention ({role})"),
@@ -202,8 +203,8 @@ _TEXTS: dict[str, tuple[str, str]] = {  # key -> (zh, en)
     # ---- how it was made
     "how.title": ("怎样做出来的", "How it was made"),
     "how.text": (
-        "各种做法用同样的数据、步数、解码方式和词元预算。每个作业由决定它的一切（设置、输入文件、权重、版本）的散列认出：散列没变就不重做。",
-        "All arms share data, steps, decoding and token budget. A job is known by the hash of all that decides it (settings, "
+        "除了名字里说明的差别，各种做法的数据、步数、解码方式和词元预算都相同。每个作业由决定它的一切（设置、输入文件、权重、版本）的散列认出：散列没变就不重做。",
+        "Apart from what their names say, all arms have the same data, steps, decoding and token budget. A job is known by the hash of all that decides it (settings, "
         "input files, weights, versions), and is reused as long as that hash stays.",
     ),
     "how.jobs": ("作业", "Jobs"),
