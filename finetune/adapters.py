@@ -174,7 +174,7 @@ def card_head(base: str, licence: str, *, full: bool = False) -> list[str]:
     """The metadata that the hub reads: base, licence, and a tag where the terms allow no commercial use."""
     name = licence_id(licence)
     tags = ["cijing"] if full else ["lora", "cijing"]
-    tags += ["non-commercial"] if _NON_COMMERCIAL.search(licence) else []
+    tags += ["non-commercial"] if non_commercial(licence) else []
     kind = ["library_name: transformers", "base_model_relation: finetune"] if full else ["library_name: peft"]
     head = ["---", f"base_model: {json.dumps(base)}", *kind, f"tags: [{', '.join(tags)}]", f"license: {name}"]
     if name == "gemma":
@@ -193,6 +193,11 @@ def licence_id(licence: str) -> str:
         return told
     known = {"gemma": "gemma", "mit": "mit", "apache": "apache-2.0"}
     return next((name for word, name in known.items() if re.search(rf"\b{word}\b", told)), "other")
+
+
+def non_commercial(licence: str) -> bool:
+    """Whether terms allow no commercial use, by their name or in words."""
+    return _NON_COMMERCIAL.search(licence) is not None
 
 
 def licence_of(loaded: LoadedModel) -> str:

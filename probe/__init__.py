@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from probe.errors import CijingError
     from probe.experiments.causes import CutEffects, cut_effects
     from probe.export import attention_table, bertviz_arguments, hooked_tensors, save_tensors
-    from probe.figures import head_map, layer_curve, png_bytes, save_png, sentence_map
+    from probe.figures import forest, head_map, head_maps, layer_curve, png_bytes, save_png, sentence_map
     from probe.flips import benjamini_hochberg, flip_tests
     from probe.generation import GenerationRows, generate_rows, replay_rows
     from probe.labels import Layer
@@ -70,7 +70,8 @@ __all__ = [
     "TokenMap", "Walk", "as_program", "attached", "attention_step", "attention_table", "batch_for",
     "benjamini_hochberg", "bertviz_arguments", "best_single_map", "bootstrap", "capture_cases", "case_of",
     "check_model", "context_embedding", "contrasts_of", "cosines_by_sense", "cut_effects", "default_readout",
-    "differences", "entropy_share", "exit_code", "flip_tests", "focus", "generate_rows", "head_map", "head_steps",
+    "differences", "entropy_share", "exit_code", "flip_tests", "focus", "forest", "generate_rows", "head_map",
+    "head_maps", "head_steps",
     "hooked_tensors", "known_models", "labels_of", "layer_curve", "load_capture", "load_cases", "load_model",
     "load_prompts", "merge_rows", "merged_row", "model_from_parts", "model_outline", "most_frequent_sense",
     "open_console", "open_run", "page_of_walk", "part_shares", "png_bytes", "position_rows", "prepare",
@@ -93,7 +94,7 @@ _NAMES_OF = {
     "errors": ("CijingError",),
     "experiments.causes": ("CutEffects", "cut_effects"),
     "export": ("attention_table", "bertviz_arguments", "hooked_tensors", "save_tensors"),
-    "figures": ("head_map", "layer_curve", "png_bytes", "save_png", "sentence_map"),
+    "figures": ("forest", "head_map", "head_maps", "layer_curve", "png_bytes", "save_png", "sentence_map"),
     "flips": ("benjamini_hochberg", "flip_tests"),
     "generation": ("GenerationRows", "generate_rows", "replay_rows"),
     "labels": ("Layer",),

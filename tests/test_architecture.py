@@ -72,7 +72,7 @@ COMPARE_ORDER = (
     *("items", "arms", "settings", "deciding", "plan", "prompts", "asking", "states", "measuring", "materials"),
     *("costs", "readout", "jobs"),
     *("attention", "contrasts", "pairing", "resampling", "power", "statistics", "verdicts"),
-    *("messages", "story", "run"),
+    *("messages", "page_messages", "licences", "gathered", "tables", "pictures", "markdown", "story", "run"),
 )
 WITHIN = {"rag": RAG_ORDER, "compare": COMPARE_ORDER}  # packages of finetune/ with an order of their own
 ORDERS = {"probe": ORDER, "finetune": TEACHING_ORDER}

@@ -18,7 +18,9 @@ from probe.errors import FigureError, OutputError
 from probe.figures import (
     chinese_font,
     drawable,
+    forest,
     head_map,
+    head_maps,
     latin_font,
     layer_curve,
     png_bytes,
@@ -190,6 +192,115 @@ def test_a_layer_curve_has_one_line_a_series_and_leaves_gaps():
         layer_curve(frame, x="layer", y="e", low="lo", high="high", title="t", label="")
 
 
+def test_in_a_diverging_map_an_exact_zero_is_the_neutral_colour_and_no_value_is_hatched():
+    neutral, grey = (tuple(bytes.fromhex(colour[1:])) for colour in (figures._NEUTRAL, figures._ABSENT))
+    for grid, rings in ((np.array([[0.0, 0.5]]), 1), (np.array([[np.nan, 0.5]]), 0), (np.array([[-1e-9, 0.5]]), 0)):
+        figure = head_map(grid, title="", layers=["0"], label="", centre=0.0)
+        patches = figure.axes[0].patches
+        drawn = pixels(figure).reshape(-1, 3)
+        counts = {colour: int((drawn == colour).all(axis=-1).sum()) for colour in (neutral, grey)}
+        hatched = [patch for patch in patches if patch.get_hatch()]
+        assert len(hatched) == int(np.isnan(grid).sum()) and len(figure.axes[0].lines) == rings
+        if np.isnan(grid).any():
+            assert counts[grey] > 500
+        else:
+            assert counts[grey] < 100
+        if rings:
+            assert counts[neutral] > 1500 and patches[0].get_facecolor()[:3] == pytest.approx(np.array(neutral) / 255)
+
+
+def test_several_maps_in_one_figure_share_one_scale_and_one_bar():
+    grids = [np.array([[-0.1, 0.2]]), np.array([[0.0, 0.7]]), np.array([[np.nan, 0.1]])]
+    figure = head_maps(grids, names=["甲\n− 乙", "b", "c"], title="t", layers=["0"], label="份额", centre=0.0)
+    meshes = [axes.collections[0] for axes in figure.axes if axes.get_title(loc="left") in ("甲\n− 乙", "b", "c")]
+    assert [mesh.get_clim() for mesh in meshes] == [(-0.7, 0.7)] * 3
+    assert [axes.get_title(loc="left") for axes in figure.axes].count("份额") == 1
+    assert {text.get_text() for text in figure.legends[0].get_texts()} == {"exactly 0", "no value"}
+    png_bytes(figure)
+
+
+@pytest.mark.parametrize(("layers", "heads", "count"), [(18, 4, 6), (12, 12, 5), (48, 32, 2), (1, 1, 1)])
+def test_maps_side_by_side_never_overlap_and_end_in_the_picture(layers, heads, count):
+    grids = [grid_of(layers, heads)] * count
+    figure = head_maps(
+        grids, names=["LoRA＋注意力监督\n− 基础模型"] * count, title="t", layers=names(layers), label="m"
+    )
+    image = pixels(figure)
+    assert (image[:, -4:] == 255).all() and image.shape[1] < 2000
+    figure.draw_without_rendering()
+    boxes = [axes.get_tightbbox() for axes in figure.axes if axes.collections and axes.get_visible()]
+    overlaps = [one.overlaps(other) for place, one in enumerate(boxes) for other in boxes[:place]]
+    assert len(boxes) >= count and not any(overlaps)
+
+
+def differences():
+    """Two groups: shown, not shown; without an interval, without an estimate."""
+    rows = [("苹果 − 梨", 0.2, 0.1, 0.3, "测试", 0.1, 0.25), ("b", -0.02, -0.1, 0.04, "测试", -0.05, 0.01)]
+    rows += [("c", -0.3, np.nan, np.nan, "held", -0.3, -0.3), ("d", np.nan, np.nan, np.nan, "held", np.nan, np.nan)]
+    return pd.DataFrame(rows, columns=["name", "estimate", "low", "high", "part", "lowest", "highest"])
+
+
+def forest_of(frame, **more):
+    given = {name: name for name in ("name", "estimate", "low", "high")}
+    return forest(frame, **given, title="t", label="nats", **more)
+
+
+def markers(figure):
+    """Marker, filled or not, and place of every point."""
+    lines = [line for line in figure.axes[0].lines if line.get_marker() != "None"]
+    return [(line.get_marker(), line.get_markerfacecolor() != "white", float(line.get_xdata()[0])) for line in lines]
+
+
+def test_a_forest_tells_what_is_shown_what_is_not_and_what_has_no_interval():
+    figure = forest_of(differences(), group="part", reach=("lowest", "highest"))
+    assert markers(figure) == [("o", True, 0.2), ("o", False, -0.02), ("x", True, -0.3)]
+    said = {text.get_text() for text in figure.legends[0].get_texts()}
+    assert said == {"difference shown", "no difference shown", "no interval", "lowest to highest seed"}
+    beside = [text.get_text() for text in figure.axes[0].texts]
+    assert beside[:4] == ["+0.200 (+0.100 to +0.300)", "−0.020 (−0.100 to +0.040)", "−0.300", "–"]
+    assert beside[4:] == ["测试", "held"]
+    ticks = figure.axes[0].get_yticklabels()
+    assert [(tick.get_text(), tick.get_position()[1]) for tick in ticks] == [
+        ("苹果 − 梨", 1),
+        ("b", 2),
+        ("c", 4),
+        ("d", 5),
+    ]
+    png_bytes(figure)
+
+
+def test_a_forest_has_its_line_at_0_and_claims_no_more_than_it_is_told():
+    rows = differences().assign(claimed=[False, False, False, False])
+    figure = forest_of(rows, shown="claimed")
+    assert [filled for marker, filled, _ in markers(figure) if marker == "o"] == [False, False]
+    upright = [line for line in figure.axes[0].lines if list(line.get_xdata()) == [0, 0]]
+    assert len(upright) == 1
+    low, high = figure.axes[0].get_xlim()
+    assert low < -0.3 and high > 0.3
+    touching = pd.DataFrame({"name": ["a"], "estimate": [0.1], "low": [0.0], "high": [0.2]})
+    assert markers(forest_of(touching)) == [("o", False, 0.1)]
+
+
+def test_long_names_and_numbers_of_a_forest_stay_in_the_picture():
+    rows = differences().assign(
+        name=["LoRA＋注意力监督＋检索到的资料 − LoRA＋随机词对"] * 4, estimate=[1234.5, -2, 3, 4]
+    )
+    image = pixels(forest_of(rows.assign(low=-1200.25, high=2345.0), group="part", language="zh"))
+    assert (image[:, -4:] == 255).all() and (image[:, :4] == 255).all()
+    emoji = forest_of(rows.assign(name="🍎"))
+    assert any("U+1F34E" in text.get_text() for text in emoji.texts)
+    png_bytes(emoji)
+
+
+def test_a_picture_of_few_colours_looks_the_same_and_is_smaller():
+    figure = forest_of(differences(), group="part", reach=("lowest", "highest"))
+    whole, few = png_bytes(figure), png_bytes(figure, colours=256)
+    assert few == png_bytes(figure, colours=256) and len(few) < len(whole) / 2
+    drawn = [np.asarray(Image.open(io.BytesIO(png)).convert("RGB")).astype(int) for png in (whole, few)]
+    assert drawn[0].shape == drawn[1].shape and np.abs(drawn[0] - drawn[1]).max() <= 24
+    assert np.abs(drawn[0] - drawn[1]).mean() < 0.5
+
+
 def test_a_sentence_map_frames_the_target_and_underlines_the_cues():
     weights = np.random.default_rng(0).dirichlet(np.ones(4), 3)
     figure = sentence_map(["我", "喜欢", "苹", "果"], weights, rows=names(3), target=[2, 3], cues=[1], title="t")
@@ -205,6 +316,13 @@ def test_a_sentence_map_frames_the_target_and_underlines_the_cues():
         lambda: head_map(np.zeros((2, 2)), title="t", layers=["0"], label=""),
         lambda: head_map(np.zeros((2, 2)), title="t", layers=["0", "1"], label="", significant=np.zeros(3, bool)),
         lambda: head_map(np.zeros((1, 2)), title="t", layers=["0"], label="", heads=["7"]),
+        lambda: head_maps([np.zeros((2, 2))], names=["a", "b"], title="t", layers=["0", "1"], label=""),
+        lambda: head_maps([np.zeros((2, 2)), np.zeros((2, 3))], names="ab", title="t", layers=["0", "1"], label=""),
+        lambda: head_maps([np.zeros((2, 2))], names="a", title="t", layers=["0"], label=""),
+        lambda: head_maps([np.zeros((1, 2))], names="a", title="t", layers=["0"], label="", heads=["0"]),
+        lambda: head_maps([], names=[], title="t", layers=[], label=""),
+        lambda: forest_of(differences().head(0)),
+        lambda: forest_of(differences(), group="section"),
         lambda: sentence_map(["a"], np.zeros((1, 2)), rows=["0"], target=[], cues=[], title="t"),
         lambda: sentence_map([], np.zeros((1, 0)), rows=["0"], target=[], cues=[], title="t"),
     ],
