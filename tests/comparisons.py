@@ -72,7 +72,7 @@ def sentence_nats(opened: ArmModel, *, progress: Any = None) -> Numbers:
         items.append(Item(measure="perplexity", part="test", item=text, unit=text, value=float(loss), weight=tokens))
     if progress is not None:
         progress("sentences", len(items), len(items))
-    maps = pd.DataFrame({"layer": [0], "share": [0.5]})
+    maps = pd.DataFrame({"item": ["q"], "role": ["answer → word"], "layer": [0], "head": [0], "value": [0.5]})
     return Numbers(items=items, maps=maps, written=pd.DataFrame({"question": ["q"], "text": ["t"]}), context_tokens=3.5)
 
 

@@ -72,7 +72,18 @@ COMPARE_ORDER = (
     *("items", "arms", "settings", "deciding", "plan", "prompts", "asking", "states", "measuring", "materials"),
     *("costs", "readout", "jobs"),
     *("attention", "contrasts", "pairing", "resampling", "power", "statistics", "verdicts"),
-    *("messages", "page_messages", "licences", "gathered", "tables", "pictures", "markdown", "story", "run"),
+    *(
+        "messages",
+        "page_messages",
+        "licences",
+        "gathered",
+        "tables",
+        "pictures",
+        "markdown",
+        "story",
+        "reporting",
+        "run",
+    ),
 )
 WITHIN = {"rag": RAG_ORDER, "compare": COMPARE_ORDER}  # packages of finetune/ with an order of their own
 ORDERS = {"probe": ORDER, "finetune": TEACHING_ORDER}

@@ -161,7 +161,7 @@ def test_a_number_that_is_none_fails_its_job_by_the_items_name(given, tmp_path):
 def test_a_full_disk_leaves_no_half_job(given, tmp_path):
     mine, folder = compare_of({**given, "arms": ["base", "lora"]}), tmp_path / "out"
     with small_files(20_000):
-        found = compare(mine, folder=folder, measure=sentence_nats, device="cpu")
+        found = compare(mine, folder=folder, measure=sentence_nats, only=["base", "lora"], device="cpu")
     assert "cannot be written" in found.missing["lora-0"]
     names, found = again({**given, "arms": ["base", "lora"]}, folder, tmp_path)
     assert names == ["lora:0"] and found.missing == {}
@@ -192,11 +192,20 @@ def test_a_held_folder_is_an_error_of_its_own(tmp_path):
 # ---- the command -----------------------------------------------------------------------------------------------
 
 
+class Asks:
+    """The stand-in with nothing to ask."""
+
+    questions, passages = (), {}
+
+    def __call__(self, opened, /, *, progress):
+        return sentence_nats(opened, progress=progress)
+
+
 @pytest.fixture
 def measured(monkeypatch):
     """The command measures with the stand-in."""
     module = types.ModuleType("stand_in")
-    module.measurer = lambda config, folder, device: sentence_nats
+    module.measurer = lambda config, folder, device: Asks()
     monkeypatch.setitem(sys.modules, "finetune.compare.materials", module)
 
 
@@ -214,8 +223,9 @@ def test_the_command_plans_does_one_job_does_all_and_says_what_is_missing(given,
     assert "missing: lora-0: not done yet" in said.err and said.out.count("done") == 2
     assert command(["compare", str(out / "plan.json"), "--device", "cpu"]) == 0
     said = capsys.readouterr()
-    assert "missing" not in said.err and said.out.rstrip().endswith(str(out))
-    assert len(pd.read_parquet(out / "tables" / "items.parquet")) == 12
+    assert "missing" not in said.err and said.out.rstrip().endswith(str(out / "report" / "report.html"))
+    assert "困惑度（测试）：LoRA与原模型，差值" in said.out  # four sentences are too few for an interval
+    assert len(pd.read_parquet(out / "report" / "tables" / "items.parquet")) == 12
     for wrong, why in (
         (["--only", "lra"], "--only lra: no such job"),
         (["--set", "lora.rank=3"], "lora.rank: unknown key"),

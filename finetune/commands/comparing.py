@@ -57,15 +57,19 @@ def compare(
 
     try:
         with show_progress() as progress:
+            measure = measurer(given, folder, device)
             found = run_comparison(
-                given, folder=folder, measure=measurer(given, folder, device), only=only or (), device=device,
+                given, folder=folder, measure=measure, asked=measure, only=only or (), device=device,
                 language=language, progress=progress,
             )  # fmt: skip
     except (KeyboardInterrupt, SystemExit):
         say(f"{folder}: stopped; the same command goes on with what is left")
         raise
     open_console(sys.stdout).print(text_table(*rows_of(found.jobs)))
-    print(folder)
+    if found.report is not None:
+        for verdict in found.report.verdicts:
+            print(verdict)
+    print(folder if found.report is None else found.report.folder / "report.html")
     _tell_missing(found, failed={one.job.name for one in found.jobs if one.state == "failed"})
 
 

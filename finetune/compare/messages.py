@@ -30,6 +30,10 @@ _VERDICTS: dict[str, tuple[str, str]] = {  # key -> (zh, en); the words of one v
         "{measure} ({part}): {one} and {other}, no difference can be shown ({estimate}, {low} to {high}; a difference of "
         "{visible} would have been visible)",
     ),
+    "verdict.unsure": (  # only the correction keeps it from being claimed, so nothing is said of what could be seen
+        "{measure}（{part}）：{one}与{other}，没有显示出差别（差值 {estimate}，{low} 至 {high}）",
+        "{measure} ({part}): {one} and {other}, no difference can be shown ({estimate}, {low} to {high})",
+    ),
     "verdict.same": (
         "{measure}（{part}）：{one}与{other}，每个单位都相同",
         "{measure} ({part}): {one} and {other} are the same on every unit",
@@ -46,6 +50,10 @@ _VERDICTS: dict[str, tuple[str, str]] = {  # key -> (zh, en); the words of one v
         "{measure}（{part}）：注意力监督与随机词对，没有显示出差别（差值 {estimate}，{low} 至 {high}；差值有 {visible} 才看得出来）",
         "{measure} ({part}): supervision and random pairs, no difference can be shown ({estimate}, {low} to {high}; a "
         "difference of {visible} would have been visible)",
+    ),
+    "verdict.claim.unsure": (
+        "{measure}（{part}）：注意力监督与随机词对，没有显示出差别（差值 {estimate}，{low} 至 {high}）",
+        "{measure} ({part}): supervision and random pairs, no difference can be shown ({estimate}, {low} to {high})",
     ),
     "verdict.missing.absent": (
         "{measure}（{part}）：{one}与{other}无法比较，有一方没有测量这一项",
@@ -120,7 +128,8 @@ _WORDS: dict[str, tuple[str, str]] = {  # arms, measures and parts; a name that 
     "sink": ("首词元的注意力", "sink share"), "passage_share": ("资料的注意力", "share of the passages"),
     "cut": ("遮住词对的损失", "loss with the pair cut"), "ablated": ("关掉受教头的损失", "loss with the taught heads silenced"),
     "test": ("测试", "test"), "general": ("通用", "general"), "train pairs": ("训练词对", "trained pairs"),
-    "held-out pairs": ("留出词对", "held-out pairs"),
+    "held-out pairs": ("留出词对", "held-out pairs"), "seen facts": ("学过的事实", "seen facts"),
+    "held-out facts": ("没学过的事实", "held-out facts"), "other facts": ("其他事实", "other facts"),
 }  # fmt: skip
 
 
@@ -155,6 +164,7 @@ def _keys(verdict: Verdict) -> Iterator[str]:
     yield (
         f"verdict.missing.{verdict.reason}" if verdict.reason
         else "verdict.same" if verdict.is_same
+        else f"verdict.{claim}unsure" if verdict.only_uncorrected
         else f"verdict.{claim}{verdict.kind}"
     )  # fmt: skip
     if verdict.only_uncorrected:

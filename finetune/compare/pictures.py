@@ -74,7 +74,7 @@ def map_pictures(maps: pd.DataFrame, differences: pd.DataFrame, *, language: Lan
 
 def undrawn_maps(differences: pd.DataFrame) -> int:
     """How many difference maps of all roles the page has no room for."""
-    counts = differences.groupby("role", sort=False, observed=True).apply(lambda rows: len(_steps(rows)))
+    counts = [len(_steps(rows)) for _, rows in differences.groupby("role", sort=False, observed=True)]
     return int(sum(max(0, count - MAPS) if place < ROLES else count for place, count in enumerate(counts)))
 
 

@@ -1,9 +1,9 @@
-"""A comparison run: all jobs that are left, one after the other or in several processes, then tables and page."""
+"""A comparison run: all jobs that are left, one after the other or in several processes, then the report."""
 
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,7 +12,8 @@ import torch
 
 from finetune.begun import LOCK, held
 from finetune.compare.items import COLUMNS
-from finetune.compare.jobs import MeasureJob, record_failure, run_job, write_frame
+from finetune.compare.jobs import MeasureJob, record_failure, run_job
+from finetune.compare.messages import Language
 from finetune.compare.plan import (
     COST,
     ITEMS,
@@ -29,14 +30,13 @@ from finetune.compare.plan import (
     states_of,
     with_needed,
 )
+from finetune.compare.reporting import Asked, Report, write_report
 from finetune.compare.settings import PLAN, CompareConfig
 from finetune.errors import BusyError, ConfigError, TrainingError
 from finetune.prepare import Progress
-from finetune.writing import PART, disk_told
+from finetune.writing import PART
 from probe import CijingError
 
-TABLES, COSTS = "tables", "cost.parquet"
-Language = Literal["zh", "en"]
 _LOOK_AGAIN = 1.0  # seconds between two looks at a job that another process holds
 
 
@@ -49,6 +49,7 @@ class Compared:
     costs: pd.DataFrame  # a row a job that is done
     jobs: tuple[JobState, ...]
     missing: Mapping[str, str]  # jobs that are not done, and why
+    report: Report | None = None  # None where a part of the jobs was asked for, or none is done
 
 
 @dataclass(kw_only=True)
@@ -69,6 +70,7 @@ def compare(
     *,
     folder: Path,
     measure: MeasureJob,
+    asked: Asked | None = None,
     only: Sequence[str] = (),
     device: str = "auto",
     language: Language = "zh",
@@ -77,9 +79,9 @@ def compare(
     """Do what is left of a comparison in its folder; the same call goes on where an earlier one was killed.
 
     What is done stays while what decides it stays. only: ARM or ARM:SEED, with the runs that these need, as one of
-    several processes or machines that share the folder; without it all jobs, and at the end tables and page. A job
-    that fails is recorded with its reason, and those that need it are told; the others go on. Raises ConfigError or
-    DataError for what no job could do with, TrainingError for a folder of something else.
+    several processes or machines that share the folder; without it all jobs, and at the end the report, which shows
+    what was `asked`. A job that fails is recorded with its reason, and those that need it are told; the others go on.
+    Raises ConfigError or DataError for what no job could do with, TrainingError for a folder of something else.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ConfigError("a comparison's jobs run in one process each: start it without torchrun or accelerate launch")
@@ -93,9 +95,9 @@ def compare(
     _do_all(with_needed(plan, jobs), work)
     write_plan(plan, folder)
     found = gathered(plan, folder, reasons=work.missing)
-    if not only:
-        _report(found, config, language=language)
-    return found
+    if only or found.items.empty:
+        return found
+    return replace(found, report=write_report(plan, found.jobs, folder, asked=asked, language=language))
 
 
 def write_plan(plan: Plan, folder: Path) -> None:
@@ -124,15 +126,6 @@ def gathered(plan: Plan, folder: Path, *, reasons: Mapping[str, str] | None = No
         folder=folder, items=pd.concat(items, ignore_index=True) if items else pd.DataFrame(columns=list(COLUMNS)),
         costs=pd.DataFrame(costs), jobs=states, missing=missing,
     )  # fmt: skip
-
-
-def _report(found: Compared, config: CompareConfig, *, language: Language) -> None:
-    """What stands in the folder at the end."""
-    place = found.folder / TABLES
-    with disk_told(place):
-        place.mkdir(exist_ok=True)
-    write_frame(found.items, place / ITEMS)
-    write_frame(found.costs, place / COSTS)
 
 
 # ---- jobs ------------------------------------------------------------------------------------------------------
