@@ -61,7 +61,7 @@ def same_tensors(one, other):
 
 def test_every_arm_gives_the_same_items_and_they_stand_in_one_table(compared):
     assert compared.missing == {} and [one.state for one in compared.jobs] == ["done"] * 6
-    table = pd.read_parquet(compared.folder / "tables" / "items.parquet")
+    table = pd.read_parquet(compared.folder / "report" / "tables" / "items.parquet")
     pd.testing.assert_frame_equal(table, compared.items)
     assert list(table.columns) == list(COLUMNS)
     named = {arm: list(rows.item) for arm, rows in table.groupby("arm")}

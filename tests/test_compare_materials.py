@@ -101,4 +101,4 @@ def test_a_sense_reader_and_its_base_answer_on_the_same_items(tmp_path, senses):
     assert {one[0] for one in items["base"]} >= {"accuracy", "cut", "mass", "sense_accuracy", "sink"}
     right = found.items[found.items.measure == "accuracy"].groupby("arm").value.mean()
     assert right.base > 0.8  # its head is fitted; two steps of the others' teach hardly anything
-    assert Path(tmp_path / "out" / "tables" / "items.parquet").is_file()
+    assert Path(tmp_path / "out" / "report" / "tables" / "items.parquet").is_file()

@@ -14,7 +14,7 @@ from finetune.compare.prompts import (
     write_texts,
 )
 from finetune.dataconfig import DataConfig
-from finetune.domains import Question
+from finetune.domains import Question, load_questions
 from finetune.errors import DataError, RetrievalError
 from finetune.rag.chunks import Chunk
 from finetune.rag.hits import Hit
@@ -111,9 +111,15 @@ def test_passages_that_were_never_looked_for_are_told():
 # ---- files -----------------------------------------------------------------------------------------------------
 
 
+def test_shipped_glosses_are_taken_by_the_domains_names_and_every_word_stands_in_a_question():
+    found = load_glosses(["biochem", "chips"])
+    prompts = [one.prompt for domain in ("biochem", "chips") for one in load_questions(domain)]
+    assert len(found) > 60 and all(any(word in prompt for prompt in prompts) for word in found)
+
+
 def test_glosses_are_read_from_a_file(tmp_path):
     rows = [{"word": " 苹果 ", "gloss": "一种\n水果"}, {"word": "梨子", "gloss": "另一种"}]
-    assert load_glosses(lines(tmp_path / "g.jsonl", rows)) == {"苹果": "一种 水果", "梨子": "另一种"}
+    assert load_glosses([lines(tmp_path / "g.jsonl", rows)]) == {"苹果": "一种 水果", "梨子": "另一种"}
 
 
 @pytest.mark.parametrize(
@@ -123,17 +129,17 @@ def test_glosses_are_read_from_a_file(tmp_path):
         ('{"word": "苹果", "gloss": 3}', "g.jsonl:1: has no word or no gloss"),
         ("[1]", "g.jsonl:1: has no word or no gloss"),
         ('\n{"word"', "g.jsonl:2: is no JSON"),
-        ('{"word": "a", "gloss": "b"}\n{"word": "a", "gloss": "c"}', "g.jsonl:2: 'a' has a gloss in an earlier line"),
+        ('{"word": "a", "gloss": "b"}\n{"word": "a", "gloss": "c"}', "g.jsonl:2: 'a' has a gloss already"),
         (" \n", "holds no gloss"),
     ],
 )
 def test_a_file_of_glosses_that_cannot_be_used_is_told_in_one_line(tmp_path, text, said):
     (tmp_path / "g.jsonl").write_text(text, encoding="utf-8")
     with pytest.raises(DataError) as refused:
-        load_glosses(tmp_path / "g.jsonl")
+        load_glosses([tmp_path / "g.jsonl"])
     assert said in str(refused.value) and "\n" not in str(refused.value)
     with pytest.raises(DataError, match=r"none\.jsonl: cannot be read"):
-        load_glosses(tmp_path / "none.jsonl")
+        load_glosses([tmp_path / "none.jsonl"])
 
 
 # ---- search ----------------------------------------------------------------------------------------------------

@@ -103,14 +103,14 @@ def test_a_run_that_another_process_makes_is_waited_for(given, shared, tmp_path)
     names, found = again(mine, folder, tmp_path, only=["lora-rag:0"], progress=tell)
     assert heard == ["waiting for another process: lora-0"] and names == ["lora-rag:0"]
     assert is_done(plan_of(compare_of(mine)).job("lora-0"), folder)
-    assert found.missing == {"base": "not done yet"} and not (folder / "tables").exists()
+    assert found.missing == {"base": "not done yet"} and not (folder / "report").exists()
 
 
 def test_only_one_job_is_done_with_the_run_that_it_needs_and_a_last_call_gathers(given, shared, tmp_path):
     folder = tmp_path / "out"
     mine = {**given, "arms": ["base", "lora-random"]}
     names, found = again(mine, folder, tmp_path, only=["lora-random:0"])
-    assert names == ["lora-random:0"] and not (folder / "tables").exists()
+    assert names == ["lora-random:0"] and not (folder / "report").exists()
     assert sorted(path.name for path in (folder / "runs").iterdir() if path.is_dir()) == [
         "lora-attention-0",
         "lora-random-0",

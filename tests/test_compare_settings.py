@@ -39,7 +39,7 @@ def test_all_arms_go_together_where_everything_is_given():
         ({"pairs": None, "arms": ["base", "lora-attention-rag"]}, "pairs: lora-attention-rag needs them"),
         ({"arms": ["base", "lora-more-text"], "more_text": []}, "more_text: lora-more-text needs sources"),
         ({"more_text": "biochem/train"}, r"more_text: biochem/train stands in data\.train already"),
-        ({"arms": ["base", "gloss"], "glosses": None}, "glosses: gloss needs a JSONL file"),
+        ({"arms": ["base", "gloss"], "glosses": []}, "glosses: gloss needs them"),
         ({"arms": ["base", "rag"], "questions": []}, "questions: rag is measured on them"),
         ({"arms": ["base", "edge-bias"], "questions": []}, "questions: edge-bias is measured on them"),
         ({"edge_bias": 0}, "edge_bias: 0 changes nothing"),

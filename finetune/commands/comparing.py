@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from finetune.commands.configuring import Data, Device, Model, Pairs, Settings, TaskName, overrides_of
+from finetune.commands.configuring import (
+    Data,
+    Device,
+    Model,
+    Pairs,
+    Settings,
+    TaskName,
+    overrides_of,
+    shipped_config,
+)
 from finetune.errors import TrainingError
 from probe import say
 
@@ -15,7 +24,9 @@ if TYPE_CHECKING:
 
 
 def compare(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file, or the plan.json of a comparison.")],
+    config: Annotated[
+        Path, typer.Argument(metavar="CONFIG", help="YAML file, biochem or chips, or a comparison's plan.json.")
+    ],
     out: Annotated[
         str | None, typer.Option("--out", metavar="FOLDER", help="The comparison's folder. [default: runs/CONFIG]")
     ] = None,
@@ -43,7 +54,7 @@ def compare(
     from finetune.compare.settings import load_compare
     from probe import open_console, show_progress, text_table
 
-    given = load_compare(config, overrides=overrides)
+    given = load_compare(shipped_config(config, kind="compare"), name=str(config), overrides=overrides)
     folder = Path(given.out or f"runs/{config.stem}")
     if plan:
         jobs = plan_of(given)

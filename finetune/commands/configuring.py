@@ -70,11 +70,11 @@ def overrides_of(
     return {**overrides, **dict(_setting(text) for text in settings or [])}
 
 
-def shipped_config(file: Path) -> Path:
-    """The file itself, or the shipped one of that name; CijingError lists them."""
+def shipped_config(file: Path, *, kind: str = "") -> Path:
+    """The file itself, or the shipped one of that name; CijingError lists them. kind: compare for comparisons."""
     from importlib.resources import files
 
-    folder = files("finetune") / "configs"
+    folder = files("finetune") / "configs" / kind
     names = sorted(each.name.removesuffix(".yaml") for each in folder.iterdir() if each.name.endswith(".yaml"))
     if file.exists():
         return file

@@ -69,8 +69,9 @@ class Deciding:
         told: dict[str, Any] = {"edge_bias": config.edge_bias} if arm.edge_bias else {}
         if arm.run is None and config.task in LABELLED:
             told["head_fitted_with_seed"] = config.seeds[0]  # which decides what is dev, and not fitted to
-        if arm.prompt == "gloss" and config.glosses is not None:
-            files.add("glosses", config.glosses, Path(config.glosses))
+        for source in config.glosses if arm.prompt == "gloss" else ():
+            shipped = source in DOMAINS
+            files.add("glosses", source, domain_file(source, "glosses.jsonl") if shipped else Path(source))
         if arm.prompt == "passages":
             told |= {
                 "passages": config.passages.model_dump(mode="json"),

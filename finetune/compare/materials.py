@@ -36,8 +36,8 @@ class Measurer:
         # Read here, so that a file that cannot be used is refused before the first run.
         self.questions = tuple(question for source in config.questions for question in load_questions(source))
         self.cases = capped_cases(load_cases(config.senses).cases, most=_CASES_A_SENSE)
-        asked = config.glosses is not None and any(arm.prompt == "gloss" for arm in config.chosen)
-        self.glosses = load_glosses(str(config.glosses)) if asked else {}
+        asked = any(arm.prompt == "gloss" for arm in config.chosen)
+        self.glosses = load_glosses(config.glosses) if asked else {}
 
     def __call__(self, opened: ArmModel, /, *, progress: Progress | None) -> Measured:
         """Give what the arm's model does with the material."""

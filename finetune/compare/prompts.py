@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from finetune.domains import Question
+from finetune.domains import DOMAINS, Question, domain_file
 from finetune.errors import DataError
 from finetune.pairs import Lexicon
 from finetune.prepare import Progress
@@ -87,21 +87,27 @@ def words_with_gloss(text: str, glosses: Mapping[str, str]) -> list[str]:
     return sorted(found, key=lambda word: found[word][0].start)
 
 
-def load_glosses(path: str | Path) -> dict[str, str]:
-    """Read a JSONL file of {"word": …, "gloss": …}; DataError names file and line."""
-    try:
-        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or 'not UTF-8'})") from error
+def load_glosses(sources: Sequence[str | Path]) -> dict[str, str]:
+    """Read glosses of shipped domains, by name, and of JSONL files of {"word": …, "gloss": …}.
+
+    DataError names file and line, also of a word that has two.
+    """
     found: dict[str, str] = {}
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            word, gloss = _gloss(line, f"{path}:{number}")
+    for source in sources:
+        file = domain_file(str(source), "glosses.jsonl") if source in DOMAINS else Path(source)
+        try:
+            lines = file.read_text(encoding="utf-8-sig").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise DataError(f"{source}: cannot be read ({getattr(error, 'strerror', None) or 'not UTF-8'})") from error
+        if not any(line.strip() for line in lines):
+            raise DataError(f"{source}: holds no gloss; a line is {_LINE}")
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            word, gloss = _gloss(line, f"{source}:{number}")
             if word in found:
-                raise DataError(f"{path}:{number}: {word!r} has a gloss in an earlier line; allowed is one a word")
+                raise DataError(f"{source}:{number}: {word!r} has a gloss already; allowed is one a word")
             found[word] = gloss
-    if not found:
-        raise DataError(f"{path}: holds no gloss; a line is {_LINE}")
     return found
 
 

@@ -61,7 +61,7 @@ class CompareConfig(Strict):
     questions: Sources = ()  # shipped domains or JSONL files
     documents: Sources = ()  # what passages are found in; empty: the texts of data.train
     passages: PassagesConfig = PassagesConfig()
-    glosses: FilePath = None  # JSONL: word, gloss
+    glosses: Sources = ()  # shipped domains or JSONL files: word, gloss
     edge_bias: float = 2.0  # added to the logits of the edge to the pair's word
     arms: Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
     seeds: Annotated[tuple[Seed, ...], BeforeValidator(_as_tuple), Field(min_length=1)] = (0,)
@@ -199,7 +199,7 @@ def _lacking(config: CompareConfig, arm: Arm) -> Iterator[str]:
         yield f"questions: {arm.name} is measured on them; give a shipped domain or a JSONL file, or leave the arm out"
     if arm.more_text and not config.more_text:
         yield f"more_text: {arm.name} needs sources; give texts beside data.train, or leave the arm out"
-    if arm.prompt == "gloss" and config.glosses is None:
-        yield f"glosses: {arm.name} needs a JSONL file of words and glosses; give it, or leave the arm out"
+    if arm.prompt == "gloss" and not config.glosses:
+        yield f"glosses: {arm.name} needs them; give a shipped domain or a JSONL file, or leave the arm out"
     if arm.prompt == "passages" and not config.documents and config.data.streaming:
         yield f"documents: {arm.name} finds passages in them, for a stream is not indexed; give files or folders"
