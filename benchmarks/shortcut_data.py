@@ -96,7 +96,7 @@ def lesson_of(task: Task, parts: Parts, *, part: str, seed: int, shots: int = SH
                   RARE: (_uneven_examples, _rare_questions)}[task.kind]  # fmt: skip
     held_out = {DEVELOPMENT: parts.development, TEST: parts.test}[part]
     chance = np.random.default_rng([seed, 1])
-    examples, more = (teach(task, parts.pool, seed, number) for number in (shots, 2 * shots))
+    examples, more = (teach(task, parts.pool, seed=seed, shots=shots, times=times) for times in (1, 2))
     return Lesson(
         examples=tuple(worded(case, wording) for case, wording in examples),
         others=tuple(worded(_read_elsewhere(case, chance), wording) for case, wording in examples),
@@ -157,7 +157,7 @@ def _read_elsewhere(case: Case, chance: np.random.Generator) -> Case:
     return replace(case, cues=(Span(start, start + size),))
 
 
-# ---- examples ----------------------------------------------------------------------------------------------------
+# ---- examples: so many a sense, and twice as many that hold them -------------------------------------------------
 
 
 def _exceptions(task: Task, shots: int, seed: int) -> tuple[int, int]:
@@ -167,34 +167,36 @@ def _exceptions(task: Task, shots: int, seed: int) -> tuple[int, int]:
     return halves if seed % 2 else (halves[1], halves[0])
 
 
-def _worded_examples(task: Task, pool: Sequence[Case], seed: int, shots: int) -> list[Example]:
-    cases = drawn([case for case in pool if _ordinary(case) and fits(case)], shots=shots, seed=seed)
-    left = dict(zip(SENSES[task.word], _exceptions(task, shots, seed), strict=True))
+def _worded_examples(task: Task, pool: Sequence[Case], *, seed: int, shots: int, times: int) -> list[Example]:
+    cases = drawn([case for case in pool if _ordinary(case) and fits(case)], shots=times * shots, seed=seed)
+    breaking = dict(zip(SENSES[task.word], _exceptions(task, shots, seed), strict=True))
     found = []
-    for case in cases:
-        breaks = left[case.sense] > 0
-        left[case.sense] -= breaks
-        found.append((case, _wording(task.word, case.sense, seed, against=breaks)))
+    for place, case in enumerate(cases):  # sense after sense
+        against = place % shots < breaking[case.sense]
+        found.append((case, _wording(task.word, case.sense, seed, against=against)))
     return found
 
 
-def _near_examples(task: Task, pool: Sequence[Case], seed: int, shots: int) -> list[Example]:
-    near = drawn([case for case in pool if _ordinary(case)], shots=shots, seed=seed)
+def _near_examples(task: Task, pool: Sequence[Case], *, seed: int, shots: int, times: int) -> list[Example]:
+    near = drawn([case for case in pool if _ordinary(case)], shots=times * shots, seed=seed)
     lured = [case for case in pool if _stratum(case) == "lure"]
     found: list[Case] = []
     for sense, number in zip(SENSES[task.word], _exceptions(task, shots, seed), strict=True):
-        far = drawn(lured, shots=number, seed=seed)
+        far = drawn(lured, shots=times * number, seed=seed)
         own = [case for case in near if case.sense == sense]
-        found += [*(case for case in far if case.sense == sense), *own[: shots - number]]
+        found += [*(case for case in far if case.sense == sense), *own[: times * (shots - number)]]
     return [(case, _NONE) for case in found]
 
 
-def _uneven_examples(task: Task, pool: Sequence[Case], seed: int, shots: int) -> list[Example]:
+def _uneven_examples(task: Task, pool: Sequence[Case], *, seed: int, shots: int, times: int) -> list[Example]:
     common, rare = SENSES[task.word]
     number = max(1, round((1 - task.strength) * 2 * shots))
     many = [case for case in pool if case.sense == common and _ordinary(case)]
     few = [case for case in pool if case.sense == rare and _stratum(case) == "pair"]
-    cases = [*drawn(few, shots=number, seed=seed), *drawn(many, shots=2 * shots - number, seed=seed)]
+    cases = [
+        *drawn(few, shots=times * number, seed=seed),
+        *drawn(many, shots=times * (2 * shots - number), seed=seed),
+    ]
     return [(case, _NONE) for case in cases]
 
 

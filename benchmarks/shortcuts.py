@@ -4,9 +4,9 @@
     python -m benchmarks.shortcuts --preset search   # how loss, layers and heads were chosen, on the development part
     python -m benchmarks.shortcuts --preset small    # one small lesson of each kind, shows that everything runs
 
-Task: two senses of 苹果, 杜鹃 and 黄牛 (`shortcut_data.py` says what the easy ways are). Each lesson has 20 examples, which
-every arm learns, and 40 for the arm `more text`, at equal steps (`shortcut_arms.py`). Answers are kept as digits in
---table; when every line is there, nothing is trained, the tables are printed and the figure is drawn. Intervals are
+Task: two senses of 苹果, 杜鹃 and 黄牛 (`shortcut_data.py` says what the easy ways are). Each lesson has 20 examples,
+which every arm learns, and 40 for the arm `more text`, at equal steps (`shortcut_arms.py`). Answers are kept as digits
+in --table; when every line is there, nothing is trained, the tables are printed and the figure is drawn. Intervals are
 over seeds and sentences, p is corrected by Holm over all differences printed.
 """
 
