@@ -1,8 +1,8 @@
 """The arms of the shortcut benchmark: few_shot's, another word for the target to read, and more text.
 
 The random pairs of the product stand elsewhere in the text, so they leave the target's row alone. `other words` is the
-sharper control: the target is to read a word of chance in the cue's place. What supervision gives over it is the
-cue's; what it gives with it, any rule that takes the target's row off what stands beside it gives as well.
+sharper control: the target is to read a word of chance in the cue's place, whatever its distance and base mass. What
+supervision gives over it is the cue's; what both give, any rule gives that takes the target's row off its neighbours.
 """
 
 import time

@@ -42,7 +42,7 @@ from benchmarks.shortcut_table import (
     measured,
     right_answers,
 )
-from benchmarks.shortcuts import TASKS, cost_of, jobs_of, key_of, run
+from benchmarks.shortcuts import TASKS, cost_of, jobs_of, key_of, missing_arms, run
 from probe import png_bytes
 from probe.cases import Case, load_cases
 from probe.errors import CijingError
@@ -51,11 +51,12 @@ from tests.tiny import CHARACTERS, tiny_bert
 
 WORDS = tuple(SENSES)
 PARTS = {word: parts_of(word) for word in WORDS}
+OURS = load_cases(FILE).cases
 
 
 @pytest.fixture(params=WORDS)
 def own(request):
-    return [case for case in load_cases(FILE).cases if case.meta["word"] == request.param]
+    return [case for case in OURS if case.meta["word"] == request.param]
 
 
 # --- the sentences ----------------------------------------------------------------------------------------------
@@ -76,11 +77,9 @@ def test_most_cues_stand_apart_from_the_target_on_either_side(own):
 
 def test_few_sentences_share_a_frame_and_no_two_half_their_four_grams(own):
     assert shared_frames(own)[0] <= 0.05
-    others = [*load_cases("apple").cases, *load_cases("senses").cases, *held_out()]
-    word = own[0].meta["word"]
-    near = [case for case in others if case.target.cut(case.text) == word]
-    apart = {case.id for case in own}
-    assert [pair for pair in twins([*own, *near]) if set(pair[:2]) & apart] == []
+    shipped = [case for case in PARTS[own[0].meta["word"]].pool if case not in own]
+    ours = {case.id for case in own}
+    assert [pair for pair in twins([*own, *shipped, *held_out()]) if set(pair[:2]) & ours] == []
 
 
 def test_the_characters_beside_the_target_do_not_give_the_sense_away(own):
@@ -122,7 +121,7 @@ def test_no_unit_stands_in_two_parts_and_groups_are_only_asked(word):
     parts = PARTS[word]
     units = [{unit_of(case) for case in own} for own in (parts.pool, parts.development, parts.test)]
     assert not units[0] & units[1] and not units[0] & units[2] and not units[1] & units[2]
-    ours = {case.id: case for case in load_cases(FILE).cases}
+    ours = {case.id: case for case in OURS}
     assert not any(ours[case.id].group for case in parts.pool if case.id in ours)
     assert abs(len(parts.development) - len(parts.test)) <= 0.25 * len(parts.test)
 
@@ -333,7 +332,7 @@ def lesson():
 
 def test_an_arm_loaded_anew_with_the_same_examples_answers_as_its_twin(tiny, lesson):
     """`other words` with the cues themselves is the supervised arm, and `more text` of the same text the plain one."""
-    settings = Settings(steps=6, batch=4, learning_rate=1e-2)
+    settings = Settings(steps=4, batch=4, learning_rate=1e-2)
     found = {one.arm: one for one in said_by_arms(tiny, lesson, settings=settings, seed=0, arms=ARMS)}
     assert (found[OTHER].senses, found[OTHER].mass) == (found[SUPERVISED].senses, found[SUPERVISED].mass)
     assert (found[MORE].senses, found[MORE].mass) == (found[PLAIN].senses, found[PLAIN].mass)
@@ -379,7 +378,7 @@ def test_the_full_preset_is_counted_and_the_search_teaches_what_knows_no_loss_on
     jobs = list(jobs_of(full, full.seeds))
     assert len(jobs) * len(full.arms) == 680 and len(full.seeds) >= 8
     assert cost_of([(job, full.arms) for job in jobs]).startswith("136 lessons, 680 arms")
-    arms = [shortcuts._missing(job, search, set()) for job in jobs_of(search, (100,))]
+    arms = [missing_arms(job, search, set()) for job in jobs_of(search, (100,))]
     assert sum(PLAIN in own for own in arms) == len(search.tasks)
     assert search.part == DEVELOPMENT and full.part == TEST
 
