@@ -61,17 +61,19 @@ from probe.terminal import open_console, text_table
 RESULTS = Path(__file__).parent / "results"
 COMPARED = ((SUPERVISED, PLAIN), (SUPERVISED, RANDOM), (SUPERVISED, OTHER), (SUPERVISED, MORE))
 # What of the attention loss was tried on the development part; the rest is the product's default.
-SEARCHED: Mapping[str, Mapping[str, Any]] = {
-    "default": {},
-    "share 1": {"share": 1.0},
-    "all heads": {"heads": "all"},
-    "all layers": {"layers": "all"},
-    "middle layers": {"layers": [4, 5, 6, 7]},
-    "any head": {"reduce": "any"},
-    "kl": {"loss": "kl"},
-    "sse": {"loss": "sse"},
-}
-CHOSEN = "default"
+TRIED: tuple[Mapping[str, Any], ...] = (
+    {},
+    {"share": 1.0},
+    {"heads": "all"},
+    {"layers": "all"},
+    {"layers": [4, 5, 6, 7]},
+    {"reduce": "any"},
+    {"loss": "kl"},
+    {"loss": "sse"},
+    {"heads": "all", "share": 1.0},
+    {"heads": "all", "layers": "all"},
+)
+CHOSEN: Mapping[str, Any] = {"heads": "all"}
 WORDS = tuple(SENSES)
 TASKS = (
     *(Task(kind=SHORTCUT, word=word, strength=strength) for strength, word in product((0.9, 0.95, 1.0), WORDS)),
@@ -89,7 +91,7 @@ class Preset:
     tasks: tuple[Task, ...]
     seeds: tuple[int, ...]
     part: str = TEST
-    settings: tuple[str, ...] = (CHOSEN,)
+    settings: tuple[Mapping[str, Any], ...] = (CHOSEN,)  # of the attention loss
     arms: tuple[str, ...] = ARMS
     steps: int = 24
     shots: int = SHOTS
@@ -103,7 +105,7 @@ PRESETS = {
             Task(kind=SHORTCUT, word="苹果", strength=1.0),
             Task(kind=LURE, word="苹果", strength=1.0),
         ),
-        seeds=(100, 101), part=DEVELOPMENT, settings=tuple(SEARCHED), arms=(PLAIN, SUPERVISED, RANDOM, OTHER), asked=40,
+        seeds=(100, 101), part=DEVELOPMENT, settings=TRIED, arms=(PLAIN, SUPERVISED, RANDOM, OTHER), asked=40,
     ),
     "small": Preset(
         tasks=tuple(Task(kind=kind, word="苹果", strength=0.9) for kind in (SHORTCUT, LURE, RARE)), seeds=(0,), steps=2,
@@ -116,7 +118,7 @@ PRESETS = {
 class Job:
     """One lesson under one setting: what a seed teaches to all arms."""
 
-    setting: str
+    setting: Mapping[str, Any]
     task: Task
     seed: int
 
@@ -130,26 +132,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with TemporaryDirectory() as folder:
             spare = kept.get(options.preset, Path(folder) / "shortcuts.csv")
-            run(options.model, preset, options.table or spare, seeds=options.seeds or preset.seeds)
+            run(options.model, preset, options.table or spare, seeds=options.seeds, kinds=options.kinds)
     except CijingError as error:
         print(error, file=sys.stderr)
         return 2
     return 0
 
 
-def run(model: str, preset: Preset, table: Path, *, seeds: Sequence[int]) -> None:
-    """Append what the table lacks of these seeds, then print what it holds and draw the figure beside it."""
+def run(
+    model: str, preset: Preset, table: Path, *, seeds: Sequence[int] | None = None, kinds: Sequence[str] | None = None
+) -> None:
+    """Append what the table lacks, of these seeds and kinds if given; print what it holds, the figure beside it."""
     parts = {word: parts_of(word) for word in sorted({task.word for task in preset.tasks})}
     key = key_of(model, preset, parts)
     done = {tuple(line[name] for name in _PLACE) for line in read_lines(table, key)}
-    missing = [(job, arms) for job in jobs_of(preset, seeds) if (arms := missing_arms(job, preset, done))]
+    missing = [
+        (job, arms)
+        for job in jobs_of(preset, seeds or preset.seeds)
+        if job.task.kind in (kinds or (SHORTCUT, LURE, RARE)) and (arms := missing_arms(job, preset, done))
+    ]
     if missing:
         print(cost_of(missing), file=sys.stderr)
     for job, arms in missing:
         began = time.process_time()
         for line in lines_of(model, preset, parts, job, arms):
             append_line(table, {"key": key, **line}, COLUMNS)
-        print(f"{job}: {time.process_time() - began:.0f} s of CPU time", file=sys.stderr)
+        print(f"{' '.join(_place(job, '')[:5])}: {time.process_time() - began:.0f} s of CPU time", file=sys.stderr)
     show(read_lines(table, key), preset, parts, figure=table.with_suffix(".png"))
 
 
@@ -177,11 +185,11 @@ def lines_of(
 ) -> Iterator[dict[str, object]]:
     """The table's lines of one lesson."""
     lesson = taught(preset, parts, job.task, seed=job.seed)
-    settings = Settings(steps=preset.steps, attention=SEARCHED[job.setting])
+    settings = Settings(steps=preset.steps, attention=job.setting)
     for said in said_by_arms(model, lesson, settings=settings, seed=job.seed, arms=arms):
         facts = {name: round(value, 4) for name, value in said.facts.items()}
         yield {
-            **dict(zip(_PLACE, _place(job, said.arm), strict=True)), "part": preset.part, "tried": len(SEARCHED),
+            **dict(zip(_PLACE, _place(job, said.arm), strict=True)), "part": preset.part, "tried": len(TRIED),
             "said": digits(said.senses, SENSES[job.task.word]), "mass": round(said.mass, 4), **facts,
         }  # fmt: skip
 
@@ -194,20 +202,27 @@ def taught(preset: Preset, parts: Mapping[str, Parts], task: Task, *, seed: int)
     return replace(lesson, asked=tuple(one for one in lesson.asked if unit_of(one.case) in kept))
 
 
+def named(setting: Mapping[str, Any]) -> str:
+    """What a setting changes, in words: another setting is another name."""
+    parts = [
+        f"{name} {' '.join(map(str, value)) if isinstance(value, list) else value}" for name, value in setting.items()
+    ]
+    return ", ".join(parts) or "default"
+
+
 def key_of(model: str, preset: Preset, parts: Mapping[str, Parts]) -> str:
-    """What tells runs of one kind from others: model, settings, all sentences and what is put into them."""
+    """What tells runs of one kind from others: model, steps, all sentences and what is put into them."""
     texts = [
         [question.case.text for question in lesson.asked] + [case.text for case in lesson.more]
         for task, seed in product(preset.tasks, preset.seeds)
         for lesson in [taught(preset, parts, task, seed=seed)]
     ]
-    told = [model, preset.part, asdict(Settings(steps=preset.steps)), {name: dict(one) for name, one in SEARCHED.items()
-            if name in preset.settings}, texts]  # fmt: skip
+    told = [model, preset.part, asdict(Settings(steps=preset.steps)), texts]
     return hashlib.sha256(json.dumps(told, ensure_ascii=False).encode()).hexdigest()[:12]
 
 
 def _place(job: Job, arm: str) -> tuple[str, ...]:
-    return (job.setting, job.task.kind, job.task.word, str(job.task.strength), str(job.seed), arm)
+    return (named(job.setting), job.task.kind, job.task.word, str(job.task.strength), str(job.seed), arm)
 
 
 # ---- the tables --------------------------------------------------------------------------------------------------
@@ -222,7 +237,7 @@ def show(lines: Sequence[Mapping[str, str]], preset: Preset, parts: Mapping[str,
         if not lessons:
             continue
         found = means(lessons)
-        rows += _reached(found, lessons, setting)
+        rows += _reached(found, lessons, named(setting))
         gains += [
             gain_of(found[measure], lessons[0].arms, task, measure=measure, one=one, other=other)
             for measure, (one, other) in product(MEASURES, COMPARED)
@@ -244,16 +259,20 @@ def _kinds(tasks: Sequence[Task]) -> list[Task]:
 
 
 def _marked(
-    lines: Sequence[Mapping[str, str]], preset: Preset, parts: Mapping[str, Parts], setting: str, task: Task
+    lines: Sequence[Mapping[str, str]],
+    preset: Preset,
+    parts: Mapping[str, Parts],
+    setting: Mapping[str, Any],
+    task: Task,
 ) -> Marked | None:
     """The answers to a task of one word, marked; None where it is no task of the preset, or no seed is whole."""
     if task not in preset.tasks:
         return None
-    first = preset.settings[0]
+    first, this = named(preset.settings[0]), named(setting)
     own = [
         line for line in lines
         if (line["kind"], line["word"], line["strength"]) == (task.kind, task.word, str(task.strength))
-        and line["setting"] == (first if line["arm"] in (PLAIN, MORE) else setting)
+        and line["setting"] == (first if line["arm"] in (PLAIN, MORE) else this)
     ]  # fmt: skip
     truth = {}
     for seed in {line["seed"] for line in own}:
@@ -299,6 +318,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--model", default="builtin:e5-small")
     parser.add_argument("--table", type=Path, metavar="FILE", help="where lines are kept; small keeps none by itself")
     parser.add_argument("--seeds", type=int, nargs="+", metavar="N", help="these only; several processes may share")
+    parser.add_argument("--kinds", choices=(SHORTCUT, LURE, RARE), nargs="+", help="these only")
     return parser
 
 

@@ -42,7 +42,7 @@ from benchmarks.shortcut_table import (
     measured,
     right_answers,
 )
-from benchmarks.shortcuts import TASKS, cost_of, jobs_of, key_of, missing_arms, run
+from benchmarks.shortcuts import TASKS, TRIED, cost_of, jobs_of, key_of, missing_arms, named, run
 from probe import png_bytes
 from probe.cases import Case, load_cases
 from probe.errors import CijingError
@@ -380,6 +380,8 @@ def test_the_full_preset_is_counted_and_the_search_teaches_what_knows_no_loss_on
     assert cost_of([(job, full.arms) for job in jobs]).startswith("136 lessons, 680 arms")
     arms = [missing_arms(job, search, set()) for job in jobs_of(search, (100,))]
     assert sum(PLAIN in own for own in arms) == len(search.tasks)
+    assert len({named(setting) for setting in search.settings}) == len(search.settings) == len(TRIED)
+    assert named({"layers": [4, 5], "loss": "kl"}) == "layers 4 5, loss kl" and named({}) == "default"
     assert search.part == DEVELOPMENT and full.part == TEST
 
 
@@ -395,4 +397,4 @@ def test_a_table_that_cannot_be_these_runs_is_refused(tmp_path):
     table = tmp_path / "t.csv"
     table.write_text("key,arm\nelse,plain\n", "utf-8")
     with pytest.raises(CijingError, match="other settings"):
-        run("builtin:e5-small", shortcuts.PRESETS["small"], table, seeds=(0,))
+        run("builtin:e5-small", shortcuts.PRESETS["small"], table)
