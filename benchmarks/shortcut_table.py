@@ -24,7 +24,7 @@ COLUMNS = (
 )  # fmt: skip
 ACCURACY, WORST, CONSISTENT = "accuracy against", "worst group", "consistency"
 MEASURES = (ACCURACY, WORST, CONSISTENT)
-RESAMPLES = 4_000
+RESAMPLES = 10_000
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
