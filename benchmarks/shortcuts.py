@@ -229,7 +229,10 @@ def _place(job: Job, arm: str) -> tuple[str, ...]:
 
 
 def show(lines: Sequence[Mapping[str, str]], preset: Preset, parts: Mapping[str, Parts], *, figure: Path) -> None:
-    """Print what each arm reached and how far arms differ; where one setting is shown, draw its gain over random."""
+    """Print what each arm reached; of one setting also how far arms differ, with its gain over random pairs drawn.
+
+    Of several, to choose from, no differences are told: the best of many would look better than it is.
+    """
     rows: list[tuple[str, ...]] = []
     gains: list[Gain] = []
     for setting, task in product(preset.settings, _kinds(preset.tasks)):
@@ -243,14 +246,15 @@ def show(lines: Sequence[Mapping[str, str]], preset: Preset, parts: Mapping[str,
             for measure, (one, other) in product(MEASURES, COMPARED)
             if {one, other} <= set(lessons[0].arms) and np.isfinite(found[measure][0]).all()
         ]
-    corrected = holm([gain.p for gain in gains])
-    gains = [replace(gain, p_holm=p) for gain, p in zip(gains, corrected, strict=True)]
     console = open_console(sys.stdout)
     console.print(text_table(("setting", "easy way", "%", "seeds", "arm", *MEASURES, "attention on cues, %"), rows))
+    if len(preset.settings) > 1 or not gains:
+        return
+    corrected = holm([gain.p for gain in gains])
+    gains = [replace(gain, p_holm=p) for gain, p in zip(gains, corrected, strict=True)]
     console.print(text_table(("easy way", "%", "measure", "difference", "points", "95 %", "Holm", "verdict"),
                              [_gain_row(gain) for gain in gains]))  # fmt: skip
-    if len(preset.settings) == 1 and gains:
-        save_png(figure_of(gains, measure=ACCURACY, one=SUPERVISED, other=RANDOM), figure)
+    save_png(figure_of(gains, measure=ACCURACY, one=SUPERVISED, other=RANDOM), figure)
 
 
 def _kinds(tasks: Sequence[Task]) -> list[Task]:
