@@ -73,7 +73,8 @@ TRIED: tuple[Mapping[str, Any], ...] = (
     {"heads": "all", "share": 1.0},
     {"heads": "all", "layers": "all"},
 )
-CHOSEN: Mapping[str, Any] = {"heads": "all"}
+# The supervised arm's accuracy over all four groups (sense and side) of the lessons with a wording was highest with it.
+CHOSEN: Mapping[str, Any] = {"layers": "all"}
 WORDS = tuple(SENSES)
 TASKS = (
     *(Task(kind=SHORTCUT, word=word, strength=strength) for strength, word in product((0.9, 0.95, 1.0), WORDS)),
@@ -105,7 +106,7 @@ PRESETS = {
             Task(kind=SHORTCUT, word="苹果", strength=1.0),
             Task(kind=LURE, word="苹果", strength=1.0),
         ),
-        seeds=(100, 101), part=DEVELOPMENT, settings=TRIED, arms=(PLAIN, SUPERVISED, RANDOM, OTHER), asked=40,
+        seeds=(100, 101, 102, 103), part=DEVELOPMENT, settings=TRIED, arms=(PLAIN, SUPERVISED, RANDOM, OTHER), asked=40,
     ),
     "small": Preset(
         tasks=tuple(Task(kind=kind, word="苹果", strength=0.9) for kind in (SHORTCUT, LURE, RARE)), seeds=(0,), steps=2,
