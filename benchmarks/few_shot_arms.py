@@ -122,11 +122,12 @@ def trained_answers(bench: Bench, examples: Sequence[Case], *, seed: int, arms: 
 def run_config(
     bench: Bench, file: Path, *, seed: int, mode: str, attention: Mapping[str, Any] | None = None
 ) -> RunConfig:
-    """The run of one arm, as a user would write it; `attention` names heads and λ."""
+    """The run of one arm, as a user would write it; `attention` names heads, which name their layers, and λ."""
     settings = bench.settings
+    over = {name: value for name, value in settings.attention.items() if not (attention and name == "layers")}
     return config_of({
         "model": bench.model, "task": "sense", "seed": seed, "pairs": {},
-        "attention": {"norms_every": 0, **settings.attention, **(attention or {}), "mode": mode},
+        "attention": {"norms_every": 0, **over, **(attention or {}), "mode": mode},
         "data": {"train": str(file), "dev_share": 0, "max_length": bench.longest},
         "training": {
             "max_steps": settings.steps, "per_device_train_batch_size": settings.batch, "save_strategy": "no",

@@ -45,14 +45,14 @@ def read_lines(file: Path, key: str) -> list[dict[str, str]]:
     return lines
 
 
-def append_line(file: Path, line: Mapping[str, object]) -> None:
+def append_line(file: Path, line: Mapping[str, object], columns: Sequence[str] = COLUMNS) -> None:
     """Write one line to its end, on the disk before anything else is begun."""
     new = not file.is_file() or not file.stat().st_size
     with file.open("a", encoding="utf-8", newline="") as stream:
-        writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
+        writer = csv.DictWriter(stream, columns, lineterminator="\n")
         if new:
             writer.writeheader()
-        writer.writerow({name: line.get(name, "") for name in COLUMNS})
+        writer.writerow({name: line.get(name, "") for name in columns})
         stream.flush()
         os.fsync(stream.fileno())
 
@@ -131,17 +131,17 @@ def resampled(found: Answered, *, seed: int = 0, resamples: int = RESAMPLES) -> 
     blocks = []
     for start in range(0, resamples, _BLOCK):
         size = min(_BLOCK, resamples - start)
-        of_seeds = _counts(chance, size, seeds, draws=max(seeds - 1, 1)) / max(seeds - 1, 1)
+        of_seeds = counts(chance, size, seeds, draws=max(seeds - 1, 1)) / max(seeds - 1, 1)
         total = np.zeros((size, arms))
         for _, right, sizes in by_sense(found):
-            of_units = _counts(chance, size, len(sizes), draws=len(sizes))
+            of_units = counts(chance, size, len(sizes), draws=len(sizes))
             for arm in range(arms):
                 total[:, arm] += ((of_seeds @ right[arm]) * of_units).sum(1) / (of_units @ sizes)
         blocks.append(total / len({case.sense for case in found.cases}))
     return np.concatenate(blocks)
 
 
-def _counts(chance: np.random.Generator, size: int, units: int, *, draws: int) -> Floats:
+def counts(chance: np.random.Generator, size: int, units: int, *, draws: int) -> Floats:
     """How often each unit is drawn, [resample, unit]."""
     picks = chance.integers(units, size=(size, draws)) + units * np.arange(size)[:, None]
     return np.bincount(picks.ravel(), minlength=size * units).reshape(size, units).astype(np.float64)
@@ -199,7 +199,7 @@ def seed_interval(values: Floats, *, seed: int = 0) -> tuple[float, float, float
     values = values[:, ~np.isnan(values).any(0)]
     chance = np.random.default_rng(seed)
     seeds, items = values.shape
-    of_seeds = _counts(chance, RESAMPLES, seeds, draws=max(seeds - 1, 1)) / max(seeds - 1, 1)
-    of_items = _counts(chance, RESAMPLES, items, draws=items) / items
+    of_seeds = counts(chance, RESAMPLES, seeds, draws=max(seeds - 1, 1)) / max(seeds - 1, 1)
+    of_items = counts(chance, RESAMPLES, items, draws=items) / items
     low, high = np.quantile(((of_seeds @ values) * of_items).sum(1), [LEVEL / 2, 1 - LEVEL / 2])
     return float(values.mean()), float(low), float(high)
