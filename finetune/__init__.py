@@ -5,6 +5,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from finetune.adapters import MergeCheck
+    from finetune.compare.materials import measurer as comparison_measurer
+    from finetune.compare.run import Compared
+    from finetune.compare.run import compare as compare_arms
+    from finetune.compare.settings import CompareConfig
+    from finetune.compare.settings import compare_of as comparison_of
+    from finetune.compare.settings import load_compare as load_comparison
     from finetune.config import RunConfig, config_of, load_config
     from finetune.evaluate import evaluate as evaluate_run
     from finetune.evaluation import Evaluation, save_evaluation
@@ -48,20 +54,24 @@ if TYPE_CHECKING:
     from finetune.train import train as train_run
 
 __all__ = [
-    "SHIPPED_PASSAGES", "BeirSet", "Chunk", "Evaluation", "FinishedRun", "Hit", "Index", "IndexReport",
-    "IndexSettings", "Injection", "Inspection", "MergeCheck", "MineSettings", "Mined", "PairBook", "PassageEffects",
-    "PassageStudy", "PassageStudySettings", "Puzzle", "Readings", "Reply", "Reranker", "RunConfig", "SenseReadings",
-    "SourceColumns", "Threshold", "Trained", "UseOfContext", "UseSettings", "Writing", "ask_question", "build_index",
-    "choose_swaps", "config_of", "evaluate_run", "inject_passages", "inspect_run", "inspection_lines", "load_beir",
-    "load_config", "load_pairs", "load_puzzles", "load_threshold", "measure_passage_use", "merge_run", "mine_pairs",
-    "open_index", "open_run_folder", "passage_effects", "passage_readings", "prompt_rebuilder", "retrieve_passages",
-    "save_evaluation", "search_worth", "sense_readings", "shipped_senses", "study_passages", "train_run",
-    "try_threshold", "write_pairs",
+    "SHIPPED_PASSAGES", "BeirSet", "Chunk", "CompareConfig", "Compared", "Evaluation", "FinishedRun", "Hit",
+    "Index", "IndexReport", "IndexSettings", "Injection", "Inspection", "MergeCheck", "MineSettings", "Mined",
+    "PairBook", "PassageEffects", "PassageStudy", "PassageStudySettings", "Puzzle", "Readings", "Reply", "Reranker",
+    "RunConfig", "SenseReadings", "SourceColumns", "Threshold", "Trained", "UseOfContext", "UseSettings", "Writing",
+    "ask_question", "build_index", "choose_swaps", "compare_arms", "comparison_measurer", "comparison_of",
+    "config_of", "evaluate_run", "inject_passages", "inspect_run", "inspection_lines", "load_beir",
+    "load_comparison", "load_config", "load_pairs", "load_puzzles", "load_threshold", "measure_passage_use",
+    "merge_run", "mine_pairs", "open_index", "open_run_folder", "passage_effects", "passage_readings",
+    "prompt_rebuilder", "retrieve_passages", "save_evaluation", "search_worth", "sense_readings", "shipped_senses",
+    "study_passages", "train_run", "try_threshold", "write_pairs",
 ]  # fmt: skip
 
 # Names and not imports, or `python -m finetune --help` would wait for torch.
 _NAMES_OF = {
     "adapters": ("MergeCheck",),
+    "compare.materials": ("comparison_measurer",),
+    "compare.run": ("Compared", "compare_arms"),
+    "compare.settings": ("CompareConfig", "comparison_of", "load_comparison"),
     "config": ("RunConfig", "config_of", "load_config"),
     "evaluate": ("evaluate_run",),
     "evaluation": ("Evaluation", "save_evaluation"),
@@ -102,9 +112,13 @@ _NAMED_THERE = {
     "SourceColumns": "Columns",
     "ask_question": "ask",
     "choose_swaps": "swaps_for",
+    "compare_arms": "compare",
+    "comparison_measurer": "measurer",
+    "comparison_of": "compare_of",
     "evaluate_run": "evaluate",
     "inject_passages": "inject",
     "inspection_lines": "lines_of",
+    "load_comparison": "load_compare",
     "measure_passage_use": "measure_use",
     "mine_pairs": "mine",
     "prompt_rebuilder": "rebuilding",
