@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from finetune.adapters import MergeCheck
     from finetune.compare.materials import measurer as comparison_measurer
+    from finetune.compare.plan import plan_of as comparison_plan
     from finetune.compare.run import Compared
     from finetune.compare.run import compare as compare_arms
     from finetune.compare.settings import CompareConfig
@@ -59,7 +60,7 @@ __all__ = [
     "PairBook", "PassageEffects", "PassageStudy", "PassageStudySettings", "Puzzle", "Readings", "Reply", "Reranker",
     "RunConfig", "SenseReadings", "SourceColumns", "Threshold", "Trained", "UseOfContext", "UseSettings", "Writing",
     "ask_question", "build_index", "choose_swaps", "compare_arms", "comparison_measurer", "comparison_of",
-    "config_of", "evaluate_run", "inject_passages", "inspect_run", "inspection_lines", "load_beir",
+    "comparison_plan", "config_of", "evaluate_run", "inject_passages", "inspect_run", "inspection_lines", "load_beir",
     "load_comparison", "load_config", "load_pairs", "load_puzzles", "load_threshold", "measure_passage_use",
     "merge_run", "mine_pairs", "open_index", "open_run_folder", "passage_effects", "passage_readings",
     "prompt_rebuilder", "retrieve_passages", "save_evaluation", "search_worth", "sense_readings", "shipped_senses",
@@ -70,6 +71,7 @@ __all__ = [
 _NAMES_OF = {
     "adapters": ("MergeCheck",),
     "compare.materials": ("comparison_measurer",),
+    "compare.plan": ("comparison_plan",),
     "compare.run": ("Compared", "compare_arms"),
     "compare.settings": ("CompareConfig", "comparison_of", "load_comparison"),
     "config": ("RunConfig", "config_of", "load_config"),
@@ -115,6 +117,7 @@ _NAMED_THERE = {
     "compare_arms": "compare",
     "comparison_measurer": "measurer",
     "comparison_of": "compare_of",
+    "comparison_plan": "plan_of",
     "evaluate_run": "evaluate",
     "inject_passages": "inject",
     "inspection_lines": "lines_of",
