@@ -174,6 +174,8 @@ def test_a_folder_of_something_else_is_refused_and_left_as_it_is(given, tmp_path
         compare(config, folder=tmp_path, measure=sentence_nats)
     with pytest.raises(TrainingError, match="is a file: give another --out"):
         compare(config, folder=tmp_path / "mine.txt", measure=sentence_nats)
+    with pytest.raises(TrainingError, match="cannot be written"):
+        compare(config, folder=tmp_path / "mine.txt" / "out", measure=sentence_nats)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 

@@ -12,7 +12,7 @@ from finetune.compare.deciding import Deciding, file_hash, hash_of
 from finetune.compare.items import UNTRAINED
 from finetune.compare.settings import PLAN, CompareConfig, runs_needed
 from finetune.errors import ConfigError
-from finetune.writing import write_whole
+from finetune.writing import disk_told, write_whole
 
 JOBS, RUNS = "jobs", "runs"
 ITEMS, MAPS, WRITTEN, COST = "items.parquet", "maps.parquet", "written.parquet", "cost.json"
@@ -195,7 +195,8 @@ def plan_config(config: CompareConfig) -> dict[str, Any]:
 def save_plan(plan: Plan, folder: Path) -> None:
     """Write plan.json: the configuration, and each job with its state and what it needs."""
     told = {"config": plan_config(plan.config), "jobs": [_told(one) for one in states_of(plan, folder)]}
-    folder.mkdir(parents=True, exist_ok=True)
+    with disk_told(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / PLAN, json.dumps(told, indent=1, ensure_ascii=False))
 
 
