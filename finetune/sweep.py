@@ -252,7 +252,12 @@ def _told(folder: Path) -> dict[str, Any]:
 
 
 def _manifest(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    try:
+        found = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise TrainingError(f"{folder}: {MANIFEST} is damaged ({error})") from error
+    if not isinstance(found, dict) or "config" not in found:
+        raise TrainingError(f"{folder}: {MANIFEST} is not one of `finetune train`")
     return found
 
 

@@ -177,6 +177,20 @@ def test_a_run_that_was_made_anew_makes_those_that_follow_it_anew(given, compare
     assert manifest(folder, "lora-random-0")["attention"]["weight"] == told["attention"]["weight"]
 
 
+def test_a_damaged_manifest_of_a_run_is_told_with_what_to_remove(given, compared, tmp_path):
+    folder = copied(compared, tmp_path)
+    run = folder / "runs" / "lora-attention-0"
+    for damaged in ("{", '{"steps": 3}', "[]"):
+        (run / "manifest.json").write_text(damaged, encoding="utf-8")
+        names, found = again(given, folder, tmp_path)
+        reason = found.missing["lora-attention-0"]
+        assert names == [] and "manifest.json" in reason and f"remove {run}" in reason
+    shutil.rmtree(run)
+    _, found = again(given, folder, tmp_path)
+    assert not found.missing
+    pd.testing.assert_frame_equal(found.items, compared.items)
+
+
 # ---- killed ----------------------------------------------------------------------------------------------------
 
 

@@ -96,6 +96,7 @@ def test_a_sense_reader_and_its_base_answer_on_the_same_items(tmp_path, senses):
     }  # fmt: skip
     found = done(given, tmp_path / "out")
     assert found.missing == {}
+    assert json.loads((tmp_path / "out" / "material.json").read_text("utf-8")) == {"missing": {}}
     items = by_arm(found)
     assert all(given == items["base"] for given in items.values())
     assert {one[0] for one in items["base"]} >= {"accuracy", "cut", "mass", "sense_accuracy", "sink"}

@@ -174,6 +174,8 @@ def test_a_folder_of_something_else_is_refused_and_left_as_it_is(given, tmp_path
         compare(config, folder=tmp_path, measure=sentence_nats)
     with pytest.raises(TrainingError, match="is a file: give another --out"):
         compare(config, folder=tmp_path / "mine.txt", measure=sentence_nats)
+    with pytest.raises(TrainingError, match="cannot be written"):
+        compare(config, folder=tmp_path / "mine.txt" / "out", measure=sentence_nats)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
@@ -226,6 +228,8 @@ def test_the_command_plans_does_one_job_does_all_and_says_what_is_missing(given,
     assert "missing" not in said.err and said.out.rstrip().endswith(str(out / "report" / "report.html"))
     assert "困惑度（测试）：LoRA与原模型，差值" in said.out  # four sentences are too few for an interval
     assert len(pd.read_parquet(out / "report" / "tables" / "items.parquet")) == 12
+    page = (out / "report" / "report.html").read_text("utf-8")
+    assert "glosses glosses.jsonl" in page and str(Path(given["model"]).parent) not in page
     for wrong, why in (
         (["--only", "lra"], "--only lra: no such job"),
         (["--set", "lora.rank=3"], "lora.rank: unknown key"),

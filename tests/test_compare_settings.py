@@ -43,6 +43,7 @@ def test_all_arms_go_together_where_everything_is_given():
         ({"arms": ["base", "rag"], "questions": []}, "questions: rag is measured on them"),
         ({"arms": ["base", "edge-bias"], "questions": []}, "questions: edge-bias is measured on them"),
         ({"edge_bias": 0}, "edge_bias: 0 changes nothing"),
+        ({"edge_bias": 1000}, "edge_bias: .*50"),
         ({"edge_bias": float("nan")}, "edge_bias: .*finite"),
         ({"task": "sense"}, "questions: they are put to causal language models, and the task is sense"),
         ({"task": "sense", "questions": [], "arms": ["base", "rag"]}, "rag makes no sense for task sense"),

@@ -136,7 +136,7 @@ def test_the_matrix_has_the_sign_of_every_verdict(whole) -> None:
     for one in shown:
         name = f"{messages.word(one.arm, 'en')} − {messages.word(one.against, 'en')}"
         cell = rows[name][matrix.columns.index(_name(one, "en"))]
-        assert cell.startswith(SIGNS[one.kind]) and cell[1:].replace("−", "-") == messages.number(one.estimate)
+        assert cell.replace("−", "-") == f"{SIGNS[one.kind]} {messages.number(one.estimate)}"
     assert {"better", "worse", "none"} <= {one.kind for one in shown}
 
 
@@ -380,6 +380,12 @@ def test_the_foot_tells_model_command_and_versions_and_jobs_that_are_not_done_ar
     assert table.rows[0] == ("lora-2", "x-2, y-2", "失败", "cd" * 8)
 
 
+@pytest.mark.parametrize(("task", "told"), [("sense", True), ("causal-lm", False), ("classification", False)])
+def test_a_head_that_was_fitted_to_the_base_is_told_beside_the_verdict(whole, task, told) -> None:
+    section = part(sections_of(Gathered(facts=facts(task=task), items=whole.items), "zh"), "verdict")
+    assert any("拟合到底" in text for text in section.text) is told
+
+
 # ---- terms -----------------------------------------------------------------------------------------------------
 
 
@@ -425,12 +431,12 @@ def test_terms_are_those_of_the_folder_that_a_file_lies_in(tmp_path, monkeypatch
     }  # fmt: skip
     given = [str(shared / name / "train.data") for name in ("wic", "two", "new")]
     monkeypatch.setenv("CIJING_DATA", str(shared))
-    found = terms_of([*given, "biochem/train", "biochem", "elsewhere/wic/t.data", "hub/set"])
+    found = terms_of([*given, "biochem/train", "biochem", "apple", "elsewhere/wic/t.data", "hub/set"])
     told = [(one.name, one.licence, one.non_commercial) for one in found]
     assert told == [
         ("wic/train.data", "CC BY-NC-SA 4.0 (non-commercial)", True), ("two/train.data", "CC BY-SA 4.0", False),
         ("new/train.data", "", False), ("biochem/train", OURS, False), ("biochem", OURS, False),
-        ("t.data", "CC BY-NC-SA 4.0 (non-commercial)", True), ("set", "", False),
+        ("apple", OURS, False), ("t.data", "CC BY-NC-SA 4.0 (non-commercial)", True), ("set", "", False),
     ]  # fmt: skip
     assert not any(str(tmp_path) in one.name for one in found)
 

@@ -103,7 +103,8 @@ def train_arm(job: Job, plan: Plan, folder: Path, *, device: str, progress: Prog
     """Train the job's own run, from where it was left; TrainingError for a folder that no comparison made."""
     learned = learned_by(job, folder)
     if learned is None:
-        raise TrainingError(f"{job.name}: the run of {', '.join(job.needs)}, which it comes after, is not there")
+        needed = ", ".join(job.needs)
+        raise TrainingError(f"{job.name}: the run of {needed}, which it comes after, is not there or damaged")
     place, mark = folder / RUNS / job.name, mark_of(job, folder)
     same = is_begun(job, folder)
     if place.exists() and not same:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from finetune.adapters import non_commercial
 from finetune.domains import DOMAINS, shipped_texts
+from probe import shipped_sets
 
 SOURCES = "SOURCES.md"  # in CIJING_DATA: a row a folder, with its licence
 OURS = "of this package"
@@ -67,7 +68,7 @@ def licences_in(folder: Path) -> dict[str, str]:
 
 
 def _terms(source: str, place: Path | None, folders: Mapping[str, str]) -> Terms:
-    if source in DOMAINS or source in shipped_texts():
+    if source in DOMAINS or source in shipped_texts() or source in shipped_sets():
         return Terms(role="data", name=source, licence=OURS)
     path = Path(source)
     if place is not None and path.exists():

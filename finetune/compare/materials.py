@@ -14,7 +14,7 @@ from finetune.compare.prompts import Before, PassageSettings, find_passages, loa
 from finetune.compare.settings import NO_ENCODER, CompareConfig, run_of
 from finetune.compare.states import capped_cases
 from finetune.domains import load_questions
-from finetune.material import Texts, data_with_test, general_texts, texts_of
+from finetune.material import LANGUAGE_MODELS, Texts, data_with_test, general_texts, texts_of
 from finetune.prepare import Progress, with_shipped
 from finetune.rag.hits import Hit
 from finetune.records import Part, load_records
@@ -82,7 +82,8 @@ class Measurer:
         )  # fmt: skip
 
     def _tell_missing(self, texts: Texts, general: object) -> None:
-        missing = {"general_perplexity": general} if isinstance(general, str) else {}
+        asked = self.config.general is not None or self.config.task in LANGUAGE_MODELS
+        missing = {"general_perplexity": general} if isinstance(general, str) and asked else {}
         if not texts.documents:
             missing["test"] = "the configuration names no test part (data.test)"
         write_whole(self.folder / NOTES, json.dumps({"missing": missing}, indent=1, ensure_ascii=False))

@@ -130,6 +130,7 @@ _WORDS: dict[str, tuple[str, str]] = {  # arms, measures and parts; a name that 
     "test": ("测试", "test"), "general": ("通用", "general"), "train pairs": ("训练词对", "trained pairs"),
     "held-out pairs": ("留出词对", "held-out pairs"), "seen facts": ("学过的事实", "seen facts"),
     "held-out facts": ("没学过的事实", "held-out facts"), "other facts": ("其他事实", "other facts"),
+    "pairs of the data": ("数据里的词对", "pairs of the data"), "pairs of targets": ("目标词的词对", "pairs of targets"),
 }  # fmt: skip
 
 

@@ -35,6 +35,13 @@ _TEXTS: dict[str, tuple[str, str]] = {  # key -> (zh, en)
         "训练过的做法有 {seeds} 个种子：区间同时计入条目与种子的波动。",
         "Seeds of trained arms: {seeds}. Intervals count both items and seeds as drawn anew.",
     ),
+    "verdict.head": (
+        "原模型自己没有这项任务的头：给它的头是在训练文本的状态上拟合到底的，模型本身没有动。训练过的做法从随机的头开始，只走设定的步数；"
+        "步数少时不如原模型，可能只是头还没有学好。",
+        "The base has no head for this task: it answers through one that is fitted to the end to its own states of the training "
+        "texts, the model untouched. Trained arms begin with a drawn head and take the steps that are set; where these are few, "
+        "falling short of the base may only mean that the head is not learned yet.",
+    ),
     "verdict.no_claim": (
         "注意力监督和随机词对没有同时参加比较，所以这一页不能回答监督本身有没有用：胜过原模型或普通 LoRA 的，也可能只是多了一个损失。",
         "Supervision and random pairs were not both compared, so this page cannot tell whether supervision itself helps: what "
@@ -243,7 +250,7 @@ _WORDS = {  # names in cells, in Chinese
     "done": "做完", "begun": "没做完", "failed": "失败", "left": "没开始", "causal-lm": "因果语言模型", "sense": "词义",
     "word-in-context": "同词同义", "classification": "分类", "masked-lm": "掩码语言模型", "seen facts": "学过的事实",
     "held-out facts": "没学过的事实", "other facts": "其他事实", "answer → word": "答案 → 词",
-    "later word → earlier word": "后面的词 → 前面的词",
+    "later word → earlier word": "后面的词 → 前面的词", "query → key": "查询的词 → 被看的词",
 }  # fmt: skip
 
 

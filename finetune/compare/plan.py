@@ -12,7 +12,7 @@ from finetune.compare.deciding import Deciding, file_hash, hash_of
 from finetune.compare.items import UNTRAINED
 from finetune.compare.settings import PLAN, CompareConfig, runs_needed
 from finetune.errors import ConfigError
-from finetune.writing import write_whole
+from finetune.writing import disk_told, write_whole
 
 JOBS, RUNS = "jobs", "runs"
 ITEMS, MAPS, WRITTEN, COST = "items.parquet", "maps.parquet", "written.parquet", "cost.json"
@@ -142,7 +142,8 @@ def is_done(job: Job, folder: Path) -> bool:
 
 def is_trained(job: Job, folder: Path) -> bool:
     """Whether the job's own run came to its end, decided by what decides it now."""
-    return manifest_of(job.name, folder).is_file() and is_begun(job, folder)
+    whole = "config" in read_told(manifest_of(job.name, folder))
+    return whole and is_begun(job, folder)
 
 
 def is_begun(job: Job, folder: Path) -> bool:
@@ -153,22 +154,17 @@ def is_begun(job: Job, folder: Path) -> bool:
 
 
 def learned_by(job: Job, folder: Path) -> dict[str, Any] | None:
-    """What the run that the job comes after decides of its own, by dotted keys; None where that run is not there.
+    """What the run that the job comes after decides of its own, by dotted keys; None where no whole manifest tells it.
 
     The control has heads and weight of the supervised arm; further texts are read in as many steps as those without.
     """
     if job.arm.after is None:
         return {}
     told = read_told(manifest_of(f"{job.arm.after}-{job.seed}", folder))
-    if not told:
+    try:
+        return _steps_of(told) if job.arm.more_text else _heads_of(told)
+    except (KeyError, TypeError, ValueError, AttributeError):  # a manifest that is damaged, or none
         return None
-    if job.arm.more_text:
-        labels = {"data.labels": told["labels"]} if told["labels"] else {}
-        return {"training.max_steps": told["steps"], "early_stopping": None, **labels}
-    heads = [[int(layer), head] for layer, heads in told["attention"]["heads"].items() for head in heads]
-    return {
-        "attention.heads": heads, "attention.layers": "last_third", "attention.weight": told["attention"]["weight"],
-    }  # fmt: skip
 
 
 def manifest_of(run: str | None, folder: Path) -> Path:
@@ -199,7 +195,8 @@ def plan_config(config: CompareConfig) -> dict[str, Any]:
 def save_plan(plan: Plan, folder: Path) -> None:
     """Write plan.json: the configuration, and each job with its state and what it needs."""
     told = {"config": plan_config(plan.config), "jobs": [_told(one) for one in states_of(plan, folder)]}
-    folder.mkdir(parents=True, exist_ok=True)
+    with disk_told(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / PLAN, json.dumps(told, indent=1, ensure_ascii=False))
 
 
@@ -222,6 +219,17 @@ def _job(deciding: Deciding, arm: Arm, seed: int) -> Job:
         arm=arm, seed=seed, compared=arm in deciding.config.chosen, needs=tuple(f"{name}-{seed}" for name in needs),
         trained_by=deciding.runs[arm.name, seed] if arm.trained else None, measured_by=deciding.numbers(arm, seed),
     )  # fmt: skip
+
+
+def _steps_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    labels = {"data.labels": manifest["labels"]} if manifest["labels"] else {}
+    return {"training.max_steps": manifest["steps"], "early_stopping": None, **labels}
+
+
+def _heads_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    attention = manifest["attention"]
+    heads = [[int(layer), head] for layer, heads in attention["heads"].items() for head in heads]
+    return {"attention.heads": heads, "attention.layers": "last_third", "attention.weight": attention["weight"]}
 
 
 def _named(job: Job, text: str) -> bool:

@@ -70,7 +70,7 @@ def facts_of(plan: Plan, states: Sequence[JobState], folder: Path, *, done: Sequ
         model=_named(config.model), task=config.task, arms=arms, seeds=config.seeds,
         command=f"cijing-finetune compare {PLAN} --language {language}", config=plan_config(config),
         jobs=tuple(read_told(folder / PLAN).get("jobs", ())),
-        inputs={_named(name): value for name, value in _inputs(done)}, versions=versions(),
+        inputs=dict(_inputs(done)), versions=versions(),
         terms=_terms(config, [read_told(manifest_of(run, folder)) for run in runs]),
         notes=tuple(dict.fromkeys(_notes(states, done, folder))),
     )  # fmt: skip
@@ -78,16 +78,19 @@ def facts_of(plan: Plan, states: Sequence[JobState], folder: Path, *, done: Sequ
 
 def _terms(config: CompareConfig, manifests: Sequence[Mapping[str, Any]]) -> tuple[Terms, ...]:
     sources = [*config.data.train, *config.data.dev, *config.data.test, *config.more_text, *config.documents]
-    sources += [*config.questions, *([config.general] if config.general else []), *config.glosses]
+    sources += [*config.questions, *([config.general] if config.general else []), *config.glosses, config.senses]
     return terms_of(sources, [one for one in manifests if one])
 
 
 def _inputs(jobs: Sequence[Job]) -> Iterator[tuple[str, str]]:
-    """Every file that a job's run or numbers depend on, with its hash."""
+    """Every file that a job's run or numbers depend on, what it is for and its hash."""
     for job in jobs:
         for told in (job.trained_by or {}, job.measured_by):
-            for part in ("inputs", "files", "asked_with"):
-                yield from told.get(part, {}).items()
+            yield from ((_named(name), value) for name, value in told.get("inputs", {}).items())
+            for part in ("files", "asked_with"):
+                for key, value in told.get(part, {}).items():
+                    use, _, name = key.partition(" ")
+                    yield f"{use} {_named(name)}", value
 
 
 def _notes(states: Sequence[JobState], done: Sequence[Job], folder: Path) -> Iterator[str]:

@@ -62,7 +62,7 @@ class CompareConfig(Strict):
     documents: Sources = ()  # what passages are found in; empty: the texts of data.train
     passages: PassagesConfig = PassagesConfig()
     glosses: Sources = ()  # shipped domains or JSONL files: word, gloss
-    edge_bias: float = 2.0  # added to the logits of the edge to the pair's word
+    edge_bias: Annotated[float, Field(ge=-50, le=50)] = 2.0  # added to the logits of the edge to the pair's word
     arms: Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
     seeds: Annotated[tuple[Seed, ...], BeforeValidator(_as_tuple), Field(min_length=1)] = (0,)
     general: FilePath = None  # texts of no domain; None: the passages of CIJING_DATA/cmrc-retrieval

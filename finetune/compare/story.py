@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pandas as pd
 
+from finetune.compare.arms import BASE
 from finetune.compare.gathered import Facts, Gathered
 from finetune.compare.items import MEASURES, Family
 from finetune.compare.licences import OURS
@@ -40,6 +41,7 @@ from finetune.compare.tables import (
     visible_table,
 )
 from finetune.compare.verdicts import claims
+from finetune.tasks import READING
 from probe import RunFolder, Section, Table, render_report
 
 EXAMPLES = 8  # of each kind
@@ -168,6 +170,8 @@ def _told_of_verdicts(gathered: Gathered, language: Language) -> Iterator[str]:
         yield page_text("verdict.no_claim", language)
     if gathered.facts.marked:
         yield _mark(gathered.facts, language)
+    if gathered.facts.task in READING and BASE in gathered.facts.arms:
+        yield page_text("verdict.head", language)
     yield page_text("verdict.how", language)
     seeds = int(gathered.results["seeds"].max()) if len(gathered.results) else 0
     if seeds:

@@ -214,7 +214,7 @@ def state_rows(jobs: Sequence[Mapping[str, object]], language: Language) -> pd.D
 
 def _brief(one: Verdict) -> str:
     sign = SIGNS[one.kind]
-    return sign if math.isnan(one.estimate) else f"{sign}{_kept(one.estimate)}"
+    return sign if math.isnan(one.estimate) else f"{sign} {_kept(one.estimate)}"
 
 
 def _numbers(row: Mapping[str, Any]) -> tuple[str | float | None, ...]:
