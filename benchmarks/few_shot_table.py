@@ -166,10 +166,15 @@ class Difference:
 
     @property
     def verdict(self) -> str:
-        """In words; better or worse only where the interval and the corrected p say so."""
-        if self.p_holm < LEVEL and (self.low > 0 or self.high < 0):
-            return f"{self.one} is {'better' if self.value > 0 else 'worse'} than {self.other}"
-        return f"no difference between {self.one} and {self.other} is shown"
+        """In words."""
+        return verdict_of(self.one, self.other, value=self.value, low=self.low, high=self.high, p=self.p_holm)
+
+
+def verdict_of(one: str, other: str, *, value: float, low: float, high: float, p: float) -> str:
+    """Say a difference in words; better or worse only where the interval and the corrected p say so."""
+    if p < LEVEL and (low > 0 or high < 0):
+        return f"{one} is {'better' if value > 0 else 'worse'} than {other}"
+    return f"no difference between {one} and {other} is shown"
 
 
 def difference_of(found: Answered, drawn: Floats, *, one: str, other: str, shots: int, test: str) -> Difference:

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from benchmarks.few_shot_data import unit_of
-from benchmarks.few_shot_table import LEVEL, counts
+from benchmarks.few_shot_table import LEVEL, counts, verdict_of
 from benchmarks.shortcut_data import AGAINST, Question, Task
 from probe import layer_curve
 
@@ -55,10 +55,8 @@ class Gain:
 
     @property
     def verdict(self) -> str:
-        """In words; better or worse only where the interval and the corrected p say so."""
-        if self.p_holm < LEVEL and (self.low > 0 or self.high < 0):
-            return f"{self.one} is {'better' if self.value > 0 else 'worse'} than {self.other}"
-        return f"no difference between {self.one} and {self.other} is shown"
+        """In words."""
+        return verdict_of(self.one, self.other, value=self.value, low=self.low, high=self.high, p=self.p_holm)
 
 
 def measured(found: Marked, *, resamples: int = RESAMPLES, seed: int = 0) -> dict[str, Floats]:

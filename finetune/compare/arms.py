@@ -4,13 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from finetune.compare.items import UNTRAINED
+from finetune.compare.items import BASE, UNTRAINED
 from finetune.dataconfig import Task
 from finetune.runfolder import FinishedRun
 from probe import LoadedModel
 
 PromptKind = Literal["plain", "gloss", "passages"]
-BASE = "base"
 EVERY_TASK: tuple[Task, ...] = ("causal-lm", "masked-lm", "sense", "word-in-context", "classification")
 PROMPTED: tuple[Task, ...] = ("causal-lm",)
 WITH_READER: tuple[Task, ...] = ("causal-lm", "sense")

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from finetune.compare.items import UNTRAINED
+from finetune.compare.items import BASE, UNTRAINED
 from finetune.errors import DataError
 
 Floats = NDArray[np.float64]
@@ -23,7 +23,6 @@ DIFFERENCE_COLUMNS = (
     *("role", "arm", "against", "layer", "head", "arm_value", "against_value", "difference"),
     *("items", "items_left_out", "seeds"),
 )
-BASE = "base"
 # An arm whose prompt holds passages, after the arm with the same weights that reads the bare question.
 _INJECTED = {"lora-attention-rag": "lora-attention", "lora-rag": "lora", "rag": BASE}
 _CLAIM = ("lora-attention", "lora-random")

@@ -4,6 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from finetune.compare.items import BASE
+
 Why = Literal[
     "claim",  # supervision, or only more pairs to look at: the random arm differs in the pairs alone
     "whole",  # does the arm change anything at all
@@ -14,7 +16,6 @@ Why = Literal[
     "passages",  # what passages add to a trained model
     "all_weights",  # what an adapter leaves behind full fine-tuning
 ]
-BASE = "base"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pandas as pd
 
-from finetune.compare.attention import BASE, MAP_COLUMNS, differences_of, means_of, steps_of
-from finetune.compare.items import COLUMNS
+from finetune.compare.attention import MAP_COLUMNS, differences_of, means_of, steps_of
+from finetune.compare.items import BASE, COLUMNS
 from finetune.compare.licences import Terms
 from finetune.compare.power import VISIBLE_COLUMNS, visible_difference
 from finetune.compare.statistics import results_of, values_of

@@ -7,6 +7,7 @@ from typing import Literal
 import pandas as pd
 
 Family = Literal["task", "forgetting", "attention", "causes"]
+BASE = "base"  # the arm of the model as it is, against which the others are held
 UNTRAINED = -1  # the seed of an arm that learns nothing: it has one run, which stands beside every seed
 COLUMNS = ("arm", "seed", "measure", "part", "item", "unit", "value", "weight")
 

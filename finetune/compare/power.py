@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pandas as pd
 
-from finetune.compare.contrasts import BASE
-from finetune.compare.items import MEASURES
+from finetune.compare.items import BASE, MEASURES
 from finetune.compare.pairing import Cells, Floats, cells_of, pair_of, sums_of
 from finetune.errors import DataError
 from finetune.intervals import FEWEST, RESAMPLES

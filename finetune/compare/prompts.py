@@ -4,8 +4,9 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+from finetune.compare.arms import PromptKind
 from finetune.domains import DOMAINS, Question, domain_file
 from finetune.errors import DataError
 from finetune.pairs import Lexicon
@@ -22,7 +23,6 @@ from finetune.spelling import Speller
 from finetune.writing import write_whole
 from probe import MappedPrompt
 
-PromptKind = Literal["plain", "gloss", "passages"]
 _LONGEST_CHUNK = 256  # tokens
 
 

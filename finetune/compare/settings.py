@@ -9,7 +9,8 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from finetune.choosing import EarlyStopping
-from finetune.compare.arms import ARMS, BASE, Arm
+from finetune.compare.arms import ARMS, Arm
+from finetune.compare.items import BASE
 from finetune.config import (
     AttentionConfig,
     FilePath,

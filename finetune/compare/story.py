@@ -4,9 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import pandas as pd
 
-from finetune.compare.arms import BASE
 from finetune.compare.gathered import Facts, Gathered
-from finetune.compare.items import MEASURES, Family
+from finetune.compare.items import BASE, MEASURES, Family
 from finetune.compare.licences import OURS
 from finetune.compare.markdown import markdown, picture_files
 from finetune.compare.messages import Language, sentence, word
