@@ -61,10 +61,10 @@ class Numbers:
     context_tokens: float
 
 
-def sentence_nats(opened: ArmModel, *, progress: Any = None) -> Numbers:
+def sentence_nats(opened: ArmModel, *, known: Sequence[Item] = (), progress: Any = None) -> Numbers:
     """Nats a token of the tests' sentences under the opened model: numbers that its weights alone decide."""
-    items = []
-    for text in SENTENCES[:4]:
+    items = list(known)
+    for text in () if known else SENTENCES[:4]:
         given = opened.loaded.tokenizer(text, return_tensors="pt")
         with torch.inference_mode():
             loss = opened.model(input_ids=given["input_ids"], labels=given["input_ids"]).loss
@@ -82,10 +82,10 @@ class Counted:
     def __init__(self, log: Path) -> None:
         self.log = log
 
-    def __call__(self, opened: ArmModel, /, *, progress: Any = None) -> Numbers:
+    def __call__(self, opened: ArmModel, /, *, known: Sequence[Item] = (), progress: Any = None) -> Numbers:
         with self.log.open("a", encoding="utf-8") as file:
             file.write(f"{opened.arm.name}:{opened.seed}\n")
-        return sentence_nats(opened, progress=progress)
+        return sentence_nats(opened, known=known, progress=progress)
 
     @property
     def names(self) -> list[str]:

@@ -71,6 +71,23 @@ def test_every_arm_gives_the_same_items_and_they_stand_in_one_table(compared):
     assert set(table.seed[table.arm.str.startswith("lora")]) == {0}
 
 
+def test_an_arm_that_only_asks_otherwise_takes_what_is_known_of_its_weights(given, compared, tmp_path):
+    copy, taken = copied(compared, tmp_path), {}
+
+    def measure(opened, *, known, progress):
+        taken[opened.arm.name] = len(known)
+        return sentence_nats(opened, known=known, progress=progress)
+
+    shutil.rmtree(copy / "jobs" / "gloss")
+    shutil.rmtree(copy / "jobs" / "lora-0")
+    found = compare(compare_of(given), folder=copy, measure=measure, device="cpu")
+    assert taken == {"gloss": 4, "lora": 0} and found.items.equals(compared.items)
+    for name in ("gloss", "base"):
+        shutil.rmtree(copy / "jobs" / name)
+    compare(compare_of(given), folder=copy, measure=measure, device="cpu", only=["gloss"])
+    assert taken["gloss"] == 0  # nobody has measured these weights yet
+
+
 def test_each_arms_numbers_are_those_of_its_own_weights(given, compared):
     values = compared.items.pivot(index="item", columns="arm", values="value")
     base = load_model(given["model"], head="lm", device="cpu", dtype="float32")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from finetune.compare.asking import Put, cut, score_endings, silenced
-from finetune.compare.items import MEASURES, items_frame
+from finetune.compare.items import MEASURES, OF_MODEL, items_frame, items_of
 from finetune.compare.measuring import ArmModel, JobMaterial, measure_job
 from finetune.compare.prompts import Before, prompt_for
 from finetune.domains import load_questions
@@ -204,6 +204,16 @@ def test_passages_change_what_is_answered_and_nothing_else(base, material, of_ba
     assert values(found, "passage_share")["q0"] == pytest.approx(summary[summary.kind == "passage"].share.sum())
     assert values(of_base, "passage_share") == {} and len(values(found, "passage_share")) == 4
     assert found.maps[["item", "role", "layer", "head"]].equals(of_base.maps[["item", "role", "layer", "head"]])
+
+
+@pytest.mark.parametrize("arm", [{"prompt": "gloss"}, {"edge_bias": True}])
+def test_what_another_arm_of_the_same_weights_measured_is_taken_and_gives_the_same(base, material, of_base, arm):
+    known, stages = items_of(items_frame(of_base.items, arm="base", seed=-1), OF_MODEL), set()
+    found = measure_job(given(base, **arm), material, known=known, progress=lambda stage, *_: stages.add(stage))
+    whole = measure_job(given(base, **arm), material)
+    assert {one.measure for one in known} == set(OF_MODEL) and set(known) <= set(of_base.items)
+    assert sorted(found.items, key=str) == sorted(whole.items, key=str) and found.written.equals(whole.written)
+    assert not stages & {"test texts", "general texts", "word senses", "attention on pairs"} and "questions" in stages
 
 
 def test_a_bias_of_nothing_is_exactly_the_base_and_one_of_minus_infinity_the_cut(base, material, of_base):

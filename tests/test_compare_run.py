@@ -199,8 +199,8 @@ class Asks:
 
     questions, passages = (), {}
 
-    def __call__(self, opened, /, *, progress):
-        return sentence_nats(opened, progress=progress)
+    def __call__(self, opened, /, *, known, progress):
+        return sentence_nats(opened, known=known, progress=progress)
 
 
 @pytest.fixture

@@ -42,6 +42,11 @@ class Arm:
         """Whether it has a run of its own."""
         return self.run == self.name
 
+    @property
+    def asks_otherwise(self) -> bool:
+        """Whether it differs from another arm of the same weights in how questions are put alone."""
+        return self.prompt != "plain" or self.edge_bias
+
     def seed_of(self, seed: int) -> int:
         """The seed of its job: an arm that learns nothing has one for all seeds."""
         return seed if self.run is not None else UNTRAINED

@@ -1,6 +1,6 @@
 """What every arm gives: one number an item and measure, so that arms are compared item by item."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Literal
 
@@ -41,6 +41,9 @@ MEASURES: Mapping[str, Measure] = {
     )
 }
 
+# What a language model's own texts, words and pairs give, whatever an arm puts before its questions or does to them.
+OF_MODEL = ("perplexity", "general_perplexity", "mass", "sense_accuracy", "sense_separation", "sink")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Item:
@@ -52,6 +55,14 @@ class Item:
     unit: str  # what is drawn anew: items of one unit are not independent
     value: float
     weight: float = 1.0
+
+
+def items_of(frame: pd.DataFrame, measures: Collection[str]) -> tuple[Item, ...]:
+    """The items of one run's table that are of these measures."""
+    rows = frame[frame.measure.isin(list(measures))]
+    return tuple(
+        Item(**dict(zip(COLUMNS[2:], row, strict=True))) for row in rows[list(COLUMNS[2:])].itertuples(index=False)
+    )
 
 
 def items_frame(items: Iterable[Item], *, arm: str, seed: int) -> pd.DataFrame:

@@ -4,7 +4,7 @@ import gc
 import json
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,7 +15,7 @@ import torch
 from finetune.compare.arms import ArmModel
 from finetune.compare.costs import Spent, cost_of, metered, spent_of, trained_parameters
 from finetune.compare.deciding import file_hash
-from finetune.compare.items import MEASURES, Item, items_frame
+from finetune.compare.items import MEASURES, OF_MODEL, Item, items_frame, items_of
 from finetune.compare.plan import (
     COST,
     FAILED,
@@ -70,8 +70,8 @@ class Measured(Protocol):
 class MeasureJob(Protocol):
     """What measures an opened arm, on the same material for all."""
 
-    def __call__(self, opened: ArmModel, /, *, progress: Progress | None) -> Measured:
-        """Give the items of an arm, its maps and what it wrote."""
+    def __call__(self, opened: ArmModel, /, *, known: Sequence[Item], progress: Progress | None) -> Measured:
+        """Give the items of an arm, those that are known of its weights among them, its maps and what it wrote."""
 
 
 def run_job(
@@ -137,7 +137,7 @@ def measure_arm(
     told: list[Spent] = []
     with metered(told.append):
         opened = open_arm(job, plan.config, folder, device=device, progress=progress)
-        measured = measure(opened, progress=progress)
+        measured = measure(opened, known=known_items(job, plan, folder), progress=progress)
     items = items_frame(measured.items, arm=job.arm.name, seed=job.seed)
     _check(job, items)
     for name, frame in ((ITEMS, items), (MAPS, measured.maps), (WRITTEN, measured.written)):
@@ -156,6 +156,15 @@ def measure_arm(
         "fingerprint": opened.loaded.fingerprint, "notes": list(opened.notes),
     }  # fmt: skip
     _write_json(place / JOB, done)
+
+
+def known_items(job: Job, plan: Plan, folder: Path) -> tuple[Item, ...]:
+    """What a job that is done says of the same weights: of language models alone, and where this job asks otherwise."""
+    if plan.config.task != "causal-lm" or not job.arm.asks_otherwise:
+        return ()
+    alike = (one for one in plan.jobs if one.run_name == job.run_name and not one.arm.asks_otherwise)
+    found = next((one for one in alike if one.compared and is_done(one, folder)), None)
+    return () if found is None else items_of(pd.read_parquet(folder / JOBS / found.name / ITEMS), OF_MODEL)
 
 
 def open_arm(

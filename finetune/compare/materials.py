@@ -9,6 +9,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from finetune.compare.arms import ARMS, ArmModel
+from finetune.compare.items import Item
 from finetune.compare.measuring import JobMaterial, Measured, measure_job
 from finetune.compare.prompts import Before, PassageSettings, find_passages, load_glosses, write_texts
 from finetune.compare.settings import NO_ENCODER, CompareConfig, run_of
@@ -39,15 +40,15 @@ class Measurer:
         asked = any(arm.prompt == "gloss" for arm in config.chosen)
         self.glosses = load_glosses(config.glosses) if asked else {}
 
-    def __call__(self, opened: ArmModel, /, *, progress: Progress | None) -> Measured:
-        """Give what the arm's model does with the material."""
+    def __call__(self, opened: ArmModel, /, *, known: Sequence[Item], progress: Progress | None) -> Measured:
+        """Give what the arm's model does with the material, but for what is known of its weights."""
         self.progress = progress
         if self.material is None:
             self.material = self._read(opened)
         given = self.material
         if opened.arm.prompt == "passages":
             given = replace(given, before=replace(given.before, passages=self.passages))
-        return measure_job(opened, given, progress=progress)
+        return measure_job(opened, given, known=known, progress=progress)
 
     @cached_property
     def passages(self) -> dict[str, Sequence[Hit]]:

@@ -79,21 +79,26 @@ class Measured:
     context_tokens: float  # of a prompt (of a test text, where there are no questions), mean
 
 
-def measure_job(given: ArmModel, material: JobMaterial, *, progress: Progress | None = None) -> Measured:
+def measure_job(
+    given: ArmModel, material: JobMaterial, *, known: Sequence[Item] = (), progress: Progress | None = None
+) -> Measured:
     """Measure one arm's model; deterministic. Names of measures and parts are those of the comparison's items.
 
     An edge bias acts where a question is answered and a target's class is told; texts, states and masses of pairs are
-    the model's own. DataError for questions that the model cannot be asked, and for a bias where there is no edge.
+    the model's own: of a language model they can be `known` from another arm with the same weights, and are not
+    measured again. DataError for questions that the model cannot be asked, and for a bias where there is no edge.
     """
     tell = progress or (lambda stage, done, total: None)
     _check(given, material)
     loaded = replace(given.loaded, model=given.model)
-    of_task = _text_items if material.texts.encoding.task in LANGUAGE_MODELS else _class_items
-    items = list(of_task(given, material, tell))
-    masses = _pair_masses(given, material, partial(tell, "attention on pairs"))
-    items += _mass_items(material.texts, masses)
-    items += state_items(loaded, material.cases, step=partial(tell, "word senses"))
-    if not material.questions:
+    items, masses = list(known), None
+    if not known:
+        of_task = _text_items if material.texts.encoding.task in LANGUAGE_MODELS else _class_items
+        items += of_task(given, material, tell)
+        masses = _pair_masses(given, material, partial(tell, "attention on pairs"))
+        items += _mass_items(material.texts, masses)
+        items += state_items(loaded, material.cases, step=partial(tell, "word senses"))
+    if masses is not None and not material.questions:
         lengths = [document.length for document in material.texts.documents]
         return Measured(
             items=tuple(items), maps=_pair_maps(material, masses),

@@ -173,10 +173,11 @@ _TEXTS: dict[str, tuple[str, str]] = {  # key -> (zh, en)
     # ---- cost
     "cost.title": ("代价", "Cost"),
     "cost.text": (
-        "各种做法一次运行的平均值，内存取最大值，包括训练和测量；用别的做法训练好的模型，也计入它的训练。时间只能与同一台机器上的相比，"
+        "各种做法一次运行的平均值，内存取最大值，包括训练和测量；用别的做法训练好的模型，也计入它的训练；文本、词义和词对上的注意力只看参数，参数相同的做法只量一次，算在先量的那个做法上。时间只能与同一台机器上的相比，"
         "多人共用的机器上以 CPU 时间为准。读资料的做法不多训练，但每次回答都要付更长提示的代价。",
         "Means of one run of each arm, of memory the most, training and measuring together; an arm that takes another's run "
-        "counts its training as well. Times compare only with times of the same machine, and on a shared one go by CPU "
+        "counts its training as well. Texts, senses of words and attention on pairs depend on the weights alone: what one arm "
+        "measured of them is taken by others with the same weights, and counts for the first. Times compare only with times of the same machine, and on a shared one go by CPU "
         "seconds. An arm that reads passages trains nothing more, and pays for a longer prompt at every answer.",
     ),
     "cost.caption": ("每种做法的代价", "What every arm costs"),
