@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, Sampler
+from transformers.trainer_pt_utils import get_length_grouped_indices
 
 from finetune.dataconfig import Task
 from finetune.encode import IGNORED, Encoded, Encoding, Ids, encode_row
@@ -246,6 +247,30 @@ class Examples(Dataset[Example]):
 
     def set_epoch(self, epoch: int) -> None:
         """Let a masked language model's texts be masked anew; the Trainer's loader calls it."""
+        self.epoch = epoch
+
+
+class ByLength(Sampler[int]):
+    """Examples of like length in one batch (`train_sampling_strategy: group_by_length`), drawn anew in each epoch.
+
+    Transformers' sampler takes its order from the global generator, whose state after a resumed run is another, and
+    finds no lengths in examples of ours.
+    """
+
+    def __init__(self, rows: Sequence[Example], *, batch: int, seed: int) -> None:
+        """`batch`: examples of one step of one process; a packed row is as long as its documents together."""
+        self.lengths = [sum(one.length for one in row) if isinstance(row, tuple) else row.length for row in rows]
+        self.batch, self.seed, self.epoch = batch, seed, 0
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __iter__(self) -> Iterator[int]:
+        generator = torch.Generator().manual_seed(self.seed + self.epoch)
+        yield from get_length_grouped_indices(self.lengths, self.batch, generator=generator)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next pass have another order; the Trainer's loader calls it."""
         self.epoch = epoch
 
 

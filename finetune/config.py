@@ -215,6 +215,12 @@ class RunConfig(Strict):
                 f"data.streaming with training.dataloader_num_workers {workers}: allowed is 0, for each worker would "
                 "read the whole stream"
             )
+        order = self.training.get("train_sampling_strategy", "random")
+        if order != "random":
+            raise ValueError(
+                f"data.streaming with training.train_sampling_strategy {order}: a stream is read in its order, drawn "
+                "from data.shuffle_buffer; leave it out"
+            )
         asked = self.training.get("accelerator_config")
         if isinstance(asked, Mapping) and asked.get("dispatch_batches"):
             raise ValueError(

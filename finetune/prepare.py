@@ -229,9 +229,10 @@ def supervised_heads(
 
 
 def in_batches(documents: Sequence[Encoded], collator: Collator, *, device: Any) -> Iterator[dict[str, Any]]:
-    """The first documents, in their order, on the device."""
-    for start in range(0, min(len(documents), _MOST_CENTRED), _AT_ONCE):
-        yield _moved(collator(documents[start : start + _AT_ONCE]), device)
+    """The first documents, those of like length together, on the device."""
+    first = sorted(documents[:_MOST_CENTRED], key=lambda document: document.length)
+    for start in range(0, len(first), _AT_ONCE):
+        yield _moved(collator(first[start : start + _AT_ONCE]), device)
 
 
 def batches_with_pairs(

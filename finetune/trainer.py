@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from transformers import PrinterCallback, Trainer
 
 from finetune.bases import base_at_rest, is_adapted
+from finetune.batches import ByLength
 from finetune.callbacks import EpochTold, Patience
 from finetune.checkpoints import (
     check_whole,
@@ -123,6 +124,13 @@ class AttentionTrainer(Trainer):  # type: ignore[misc]
             self._sums = kept
         output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in found.items()})
         return output
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        rows = getattr(train_dataset if train_dataset is not None else self.train_dataset, "rows", None)
+        if rows is None or self.args.train_sampling_strategy != "group_by_length":
+            return super()._get_train_sampler(train_dataset)
+        batch = self.args.train_batch_size * self.args.gradient_accumulation_steps
+        return ByLength(rows, batch=batch, seed=self.args.data_seed or self.args.seed)
 
     def get_batch_samples(self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device) -> Any:
         """Micro-batches of one step, and what they hold over all processes: items (Trainer) and pairs (here)."""

@@ -54,6 +54,7 @@ RANGES: Mapping[str, _Range] = {
     **dict.fromkeys(("weight_decay", "adam_beta1", "adam_beta2", "label_smoothing_factor"), _SHARE),
 }  # fmt: skip
 _HALF = "the adapter that is written would be cast to half precision by the last evaluation"
+SAMPLING = ("random", "sequential", "group_by_length")  # the orders of train_sampling_strategy that are done here
 REFUSED: Mapping[str, str] = {
     "save_only_model": "a checkpoint without its optimizer cannot be gone on from to the same end",
     "ignore_data_skip": "a resumed run would see other texts than one that was not interrupted",
@@ -89,6 +90,8 @@ def value_problem(name: str, value: Any) -> str | None:
     """Why this field of TrainingArguments cannot have this value, with what is allowed; or None."""
     if name in REFUSED and value is True:
         return f"{name} true: allowed is false, for {REFUSED[name]}"
+    if name == "train_sampling_strategy" and value not in SAMPLING:
+        return f"{name} {_shown(value)}: allowed is {', '.join(SAMPLING[:-1])} or {SAMPLING[-1]}"
     kinds = _kinds_of(name)
     if isinstance(value, SecretStr) or not kinds:
         return None

@@ -10,7 +10,7 @@ import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from finetune.batches import KEY, NEGATIVE, QUERY, Collator, Examples, collator_of, encoded, packs
+from finetune.batches import KEY, NEGATIVE, QUERY, ByLength, Collator, Examples, collator_of, encoded, packs
 from finetune.dataconfig import DataConfig
 from finetune.encode import IGNORED, Encoded, Encoding, encode
 from finetune.errors import DataError
@@ -405,6 +405,23 @@ def test_a_trainer_s_loader_takes_examples_and_counts_epochs(tmp_path):
     Plain(model, arguments, train_dataset=part, data_collator=collator_of(tokenizer, "causal-lm")).train()
     for epoch in (0, 1):
         assert sorted(one for at, index in seen if at == epoch for one in index) == list(range(40))
+
+
+def test_texts_of_like_length_come_together_each_once_and_in_each_epoch_anew():
+    rows = [bare(*range(2, 3 + (number * 7) % 40), index=number) for number in range(64)]
+    rows[5] = (rows[5], rows[6])  # a packed row is as long as both
+    order = ByLength(rows, batch=4, seed=3)
+    assert order.lengths[5] == rows[5][0].length + rows[5][1].length and len(order) == 64
+    first, again = list(order), list(ByLength(rows, batch=4, seed=3))
+    order.set_epoch(1)
+    second = list(order)
+    assert first == again != second and sorted(first) == sorted(second) == list(range(64))
+    assert first != list(ByLength(rows, batch=4, seed=4))
+
+    def padded(drawn):
+        return sum(4 * max(order.lengths[place] for place in drawn[at : at + 4]) for at in range(0, 64, 4))
+
+    assert padded(first) < 0.85 * padded(range(64))
 
 
 def test_a_collator_needs_nothing_but_its_fields():

@@ -190,9 +190,11 @@ def test_a_text_is_masked_anew_in_each_epoch(desk, tmp_path):
         assert sum(epochs[one][index] != epochs[other][index] for index in range(24)) > 12
 
 
-def test_a_resumed_run_masks_as_one_that_did_not_stop(desk):
-    """Stopped in the middle of the second epoch of 6 steps; masks of the first would be other weights."""
-    config = masked(desk, "resumed", training={"save_strategy": "steps", "save_steps": 2, "save_total_limit": 9})
+@pytest.mark.parametrize("order", ["random", "group_by_length"])
+def test_a_resumed_run_masks_and_draws_as_one_that_did_not_stop(desk, order):
+    """Stopped in the middle of the second epoch of 6 steps; masks or texts of the first would be other weights."""
+    training = {"save_strategy": "steps", "save_steps": 2, "save_total_limit": 9, "train_sampling_strategy": order}
+    config = masked(desk, f"resumed-{order}", training=training)
     first = train(config, device="cpu").folder
     wanted = load_file(first / "adapter_model.safetensors")
     shutil.rmtree(first / CHECKPOINTS / "checkpoint-9")

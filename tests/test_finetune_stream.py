@@ -307,6 +307,7 @@ def test_accelerate_is_told_not_to_cut_ragged_batches(desk, tmp_path):
         ({"max_steps": -1}, "training.max_steps must say where to stop"),
         ({"dataloader_num_workers": 2}, "dataloader_num_workers 2: allowed is 0"),
         ({"accelerator_config": {"dispatch_batches": True}}, "dispatch_batches: allowed is false"),
+        ({"train_sampling_strategy": "group_by_length"}, "a stream is read in its order"),
     ],
 )
 def test_what_a_stream_cannot_do_is_one_line(desk, training, said):

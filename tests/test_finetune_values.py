@@ -107,6 +107,11 @@ def test_what_would_change_a_result_in_silence_is_refused_with_the_reason(name):
     assert config_of(given(training={name: False}))
 
 
+def test_an_order_of_examples_that_is_not_done_here_is_refused():
+    told = refusal(training={"train_sampling_strategy": "batch_rebalance"})
+    assert "train_sampling_strategy 'batch_rebalance': allowed is random, sequential or group_by_length" in told
+
+
 def test_weights_that_are_no_numbers_are_not_written_as_a_finished_run(tmp_path):
     with pytest.raises(TrainingError, match="are no numbers after step 1"):
         language_model(
