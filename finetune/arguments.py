@@ -16,6 +16,7 @@ _SPREADING = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")  # what `accele
 
 def arguments_of(config: RunConfig, folder: Path, *, has_dev: bool) -> Any:
     """The arguments; ConfigError for what the file says and transformers refuses."""
+    import torch
     from transformers import TrainingArguments
 
     if config.early_stopping is not None and not has_dev:
@@ -35,6 +36,8 @@ def arguments_of(config: RunConfig, folder: Path, *, has_dev: bool) -> Any:
         "prediction_loss_only": config.task in ("causal-lm", "masked-lm"),
         "greater_is_better": config.more_is_better,
     }  # fmt: skip
+    if given.get("bf16") and not torch.accelerator.is_available():
+        given.setdefault("use_cpu", True)  # else transformers refuses bf16, which a processor can do as well
     if config.method == "full":
         _refuse_spread(given)
     if config.data.streaming and not isinstance(given.get("accelerator_config"), str):

@@ -132,6 +132,9 @@ class AttentionTrainer(Trainer):  # type: ignore[misc]
         batch = self.args.train_batch_size * self.args.gradient_accumulation_steps
         return ByLength(rows, batch=batch, seed=self.args.data_seed or self.args.seed)
 
+    def _get_eval_sampler(self, eval_dataset: Any) -> None:
+        """None: dev is read in its order, whatever the order of training is; Transformers' own would group it too."""
+
     def get_batch_samples(self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device) -> Any:
         """Micro-batches of one step, and what they hold over all processes: items (Trainer) and pairs (here)."""
         samples, items = super().get_batch_samples(epoch_iterator, num_batches, device)

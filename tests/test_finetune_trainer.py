@@ -167,6 +167,17 @@ def test_evaluation_adds_the_mass_and_does_not_gather_rows(tmp_path):
     assert math.isfinite(found["eval_loss"])
 
 
+@pytest.mark.parametrize("order", ["random", "sequential", "group_by_length"])
+def test_dev_is_read_in_its_order_whatever_the_order_of_training(tmp_path, order):
+    learner = trainer(
+        with_lora(tiny_llama()), tmp_path, data=examples(), eval_dataset=examples(seed=5),
+        train_sampling_strategy=order, per_device_eval_batch_size=2,
+    )  # fmt: skip
+    read = [batch["index"].tolist() for batch in learner.get_eval_dataloader()]
+    assert [index for batch in read for index in batch] == [one["index"] for one in examples()]
+    assert math.isfinite(learner.evaluate()["eval_loss"])
+
+
 def test_a_loss_that_is_no_number_stops_the_run_with_step_and_examples(tmp_path):
     model = with_lora(tiny_llama())
     with torch.no_grad():

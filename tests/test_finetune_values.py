@@ -98,6 +98,12 @@ def test_a_direction_that_keeps_the_worst_step_is_refused():
     assert config_of(given(training={"metric_for_best_model": "pair_mass", "greater_is_better": True}))
 
 
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="a machine without an accelerator is meant")
+def test_bf16_needs_no_word_about_the_processor(tmp_path):
+    arguments = arguments_of(config_of(given(training={"bf16": True})), tmp_path, has_dev=False)
+    assert arguments.bf16 and arguments.device.type == "cpu"
+
+
 # ---- results that would not be what they say -------------------------------------------------------------------
 
 
