@@ -11,9 +11,11 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    SerializerFunctionWrapHandler,
     ValidationError,
     ValidationInfo,
     field_validator,
+    model_serializer,
     model_validator,
 )
 
@@ -90,9 +92,16 @@ class PairsConfig(Strict):
     """Which words belong together."""
 
     file: FilePath = None  # a pairs file, or the name of a shipped domain; None: those that stand in the data
+    targets: bool = False  # word-in-context, joint: the targets of two sentences of one sense are a pair as well
     direction: Literal["as-written", "either"] = "as-written"  # either: of two words the later reads the earlier
     unmet_limit: Share = 0.5  # of the pairs that stand in the texts; more that cannot be met stop the run
     absent_limit: Share = 0.5  # of the rules; more that no text holds stop the run
+
+    @model_serializer(mode="wrap")
+    def _without_targets(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Left out where it is not asked for: what was decided without it keeps its hash."""
+        told: dict[str, Any] = write(self)
+        return told if self.targets else {name: value for name, value in told.items() if name != "targets"}
 
 
 class AttentionConfig(Strict):
@@ -227,6 +236,13 @@ class RunConfig(Strict):
                 "data.streaming with accelerator_config.dispatch_batches: allowed is false, for batches are of many "
                 "lengths"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _targets_share_a_text(self) -> "RunConfig":
+        joint = self.task == "word-in-context" and self.data.pair_encoding == "joint"
+        if self.pairs is not None and self.pairs.targets and not joint:
+            raise ValueError("pairs.targets: allowed with task word-in-context and data.pair_encoding joint")
         return self
 
     @model_validator(mode="after")

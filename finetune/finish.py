@@ -15,7 +15,7 @@ from finetune.choosing import steps_in_words, steps_told
 from finetune.config import RunConfig
 from finetune.control import control_facts
 from finetune.heads import Heads
-from finetune.prepare import Prepared
+from finetune.prepare import Prepared, links_targets
 from finetune.streams import ExampleStream
 from finetune.tally import PairTally
 from finetune.trainer import AttentionTrainer, WeightPlan
@@ -121,7 +121,9 @@ def card_facts(
 
 
 def _source_of_pairs(config: RunConfig) -> str:
-    return config.pairs.file if config.pairs is not None and config.pairs.file is not None else "of the data"
+    if config.pairs is None or config.pairs.file is None:
+        return "of the targets" if links_targets(config) else "of the data"
+    return config.pairs.file
 
 
 def _base_in_words(name: str, origin: Mapping[str, Any]) -> list[str]:

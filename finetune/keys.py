@@ -48,6 +48,7 @@ KEYS: dict[str, str] = {
     "data.template": "prompt and completion as the tokenizer's chat template writes them, where it has one",
     "data.pair_encoding": "word-in-context: both sentences in one sequence, or two sequences",
     "pairs.file": "a pairs file, or the name of a shipped domain (biochem, chips)",
+    "pairs.targets": "word-in-context, joint: the two targets of one sense are a pair as well",
     "pairs.direction": "either: of two words the later reads the earlier, as causal models need",
     "pairs.unmet_limit": "share of the pairs in the texts that may be impossible to meet before the run is refused",
     "pairs.absent_limit": "share of the rules that may stand in no text before the run is refused",

@@ -19,7 +19,7 @@ from finetune.domains import DOMAINS, Question, domain_file, load_questions
 from finetune.encode import TARGET_RULE, Encoded, Encoding, encode_pieces, encoding_of
 from finetune.errors import ConfigError, DataError
 from finetune.pairs import PairBook
-from finetune.prepare import Progress, pair_book, told, with_shipped
+from finetune.prepare import Progress, links_targets, pair_book, told, with_shipped
 from finetune.reach import Depths, depths_of
 from finetune.reading import OWN_RULE
 from finetune.records import Corpus, load_records, read_source, trained_among
@@ -116,7 +116,7 @@ def texts_of(config: RunConfig, loaded: LoadedModel, *, data: DataConfig, seed: 
     depths = depths_of(loaded.backbone.config, causal=loaded.kind == "decoder")
     encoding = encoding_of(
         data, config.task, reach=depths.reach(range(depths.layers), cut_at=data.max_length), labels=corpus.labels,
-        book=book, rules=tuple(range(len(book.pairs))) if book is not None else (),
+        book=book, rules=tuple(range(len(book.pairs))) if book is not None else (), link_targets=links_targets(config),
     )  # fmt: skip
     documents: Iterable[Encoded] = ()
     if corpus.test is not None:
@@ -154,7 +154,8 @@ def general_texts(
     if source is None:
         beside = os.environ.get("CIJING_DATA")
         if not beside or not (Path(beside) / GENERAL).is_file():
-            return f"no text was named (--general FILE), and there is no {GENERAL} in CIJING_DATA"
+            named_how = "evaluate: --general FILE; compare: general"
+            return f"no text was named ({named_how}), and there is no {GENERAL} in CIJING_DATA"
         source = Path(beside) / GENERAL
     config = DataConfig(train=(str(source),), id="_id" if Path(source).name == GENERAL.name else "id")
     records = list(read_source(str(source), config, "masked-lm"))  # a task that takes texts and nothing else

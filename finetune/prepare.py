@@ -170,6 +170,11 @@ def pair_book(config: RunConfig) -> PairBook | None:
     return book.in_either_direction() if config.pairs.direction == "either" else book
 
 
+def links_targets(config: RunConfig) -> bool:
+    """Whether two targets of one sense are a pair."""
+    return config.pairs is not None and config.pairs.targets
+
+
 def supervised_layers(config: RunConfig, depths: Depths) -> tuple[int, ...]:
     """The layers whose rows are rewarded."""
     heads = config.attention.heads
@@ -189,7 +194,8 @@ def rules_of(book: PairBook | None) -> tuple[int, ...]:
 def run_encoding(config: RunConfig, corpus: Corpus, reach: Reach, book: PairBook | None) -> Encoding:
     """How the run's records become tokens; only pairs of the train part are looked for."""
     return encoding_of(
-        config.data, config.task, reach=reach, labels=corpus.labels, book=book, rules=rules_of(book)
+        config.data, config.task, reach=reach, labels=corpus.labels, book=book, rules=rules_of(book),
+        link_targets=links_targets(config),
     )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from finetune.compare.attention import MAP_COLUMNS
+from finetune.compare.attention import MAPS_OF_ARMS
 from finetune.compare.gathered import COST_COLUMNS, PASSAGE_COLUMNS, WRITTEN_COLUMNS, Facts, Gathered
 from finetune.compare.items import UNTRAINED, Item, items_frame
 from finetune.compare.licences import OURS, Terms
@@ -79,7 +79,7 @@ def drawn_maps(*, arms=ARMS, seed=0):
             moved[:, :, :2] = base[:, :, :2]  # nothing below layer 2 is adapted
             for (role, item, layer, head), value in np.ndenumerate(moved):
                 rows.append((arm, number, f"q{item:02d}", ROLES[role], layer, head, value))
-    return pd.DataFrame(rows, columns=list(MAP_COLUMNS))
+    return pd.DataFrame(rows, columns=list(MAPS_OF_ARMS))
 
 
 def drawn_cost(arms=ARMS):

@@ -6,7 +6,7 @@ import pytest
 
 from finetune.compare.attention import (
     DIFFERENCE_COLUMNS,
-    MAP_COLUMNS,
+    MAPS_OF_ARMS,
     MEAN_COLUMNS,
     common_items,
     differences_of,
@@ -26,7 +26,7 @@ def rows(arm, seed, values, *, role="pair", layer=0, head=0):
 
 
 def maps(*parts):
-    return pd.DataFrame([row for part in parts for row in part], columns=list(MAP_COLUMNS))
+    return pd.DataFrame([row for part in parts for row in part], columns=list(MAPS_OF_ARMS))
 
 
 def test_a_difference_is_over_the_items_that_both_arms_have_and_they_are_counted() -> None:

@@ -239,4 +239,4 @@ def test_the_command_plans_does_one_job_does_all_and_says_what_is_missing(given,
         assert why in capsys.readouterr().err
     assert command([*asked, "--set", "attention.layers=[7]", "--set", "arms=[base, lora-attention]"]) == 2
     said = capsys.readouterr().err
-    assert "this model has layers 0 to 2" in said and "1 jobs failed (lora-attention-0)" in said
+    assert "this model has layers 0 to 2" in said and "1 job failed (lora-attention-0)" in said

@@ -89,5 +89,6 @@ def _tell_missing(found: "Compared", *, failed: set[str]) -> None:
     for name, reason in found.missing.items():
         say(f"missing: {name}: {reason}")
     if failed:
-        names = ", ".join(sorted(failed))
-        raise TrainingError(f"{found.folder}: {len(failed)} jobs failed ({names}); the same command tries them again")
+        names, again = ", ".join(sorted(failed)), "it" if len(failed) == 1 else "them"
+        jobs = "1 job" if len(failed) == 1 else f"{len(failed)} jobs"
+        raise TrainingError(f"{found.folder}: {jobs} failed ({names}); the same command tries {again} again")

@@ -151,7 +151,7 @@ def _check_room(loaded: LoadedModel, length: int, question: Question) -> None:
 
 ANSWER_EDGE = "answer → word"
 PAIR_EDGE = "later word → earlier word"
-MAP_COLUMNS = ("item", "role", "layer", "head", "value")
+MAP_COLUMNS = ("item", "role", "layer", "head", "value")  # of one arm and seed
 
 
 def attention_maps(

@@ -12,12 +12,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from finetune.compare.asking import MAP_COLUMNS
 from finetune.compare.items import BASE, UNTRAINED
 from finetune.errors import DataError
 
 Floats = NDArray[np.float64]
 Step = tuple[str, str]  # an arm, and the arm that it is taken from
-MAP_COLUMNS = ("arm", "seed", "item", "role", "layer", "head", "value")
+MAPS_OF_ARMS = ("arm", "seed", *MAP_COLUMNS)
 MEAN_COLUMNS = ("role", "arm", "layer", "head", "value", "items", "seeds")
 DIFFERENCE_COLUMNS = (
     *("role", "arm", "against", "layer", "head", "arm_value", "against_value", "difference"),
@@ -169,7 +170,7 @@ def _trained(seeds: Sequence[int]) -> int:
 
 def _cubes(maps: pd.DataFrame) -> Iterator[_Cube]:
     """The numbers of each role, in the order in which roles come."""
-    if absent := [name for name in MAP_COLUMNS if name not in maps]:
+    if absent := [name for name in MAPS_OF_ARMS if name not in maps]:
         raise DataError(f"the table of attention maps lacks the columns {', '.join(absent)}")
     for role, rows in maps.groupby("role", sort=False, observed=True):
         yield _cube(str(role), rows)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from finetune.compare.attention import MAP_COLUMNS, differences_of, means_of, steps_of
+from finetune.compare.attention import MAPS_OF_ARMS, differences_of, means_of, steps_of
 from finetune.compare.items import BASE, COLUMNS
 from finetune.compare.licences import Terms
 from finetune.compare.power import VISIBLE_COLUMNS, visible_difference
@@ -65,7 +65,7 @@ class Gathered:
 
     facts: Facts
     items: pd.DataFrame  # items.COLUMNS
-    maps: pd.DataFrame = field(default_factory=lambda: _empty(*MAP_COLUMNS))
+    maps: pd.DataFrame = field(default_factory=lambda: _empty(*MAPS_OF_ARMS))
     cost: pd.DataFrame = field(default_factory=lambda: _empty(*COST_COLUMNS))
     questions: pd.DataFrame = field(default_factory=lambda: _empty(*QUESTION_COLUMNS))
     written: pd.DataFrame = field(default_factory=lambda: _empty(*WRITTEN_COLUMNS))

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from finetune.compare.items import MEASURES, Family
@@ -13,6 +12,7 @@ from finetune.compare.messages import Language, number, sentence, word
 from finetune.compare.page_messages import heading, named, page_text
 from finetune.compare.power import CLAIMED
 from finetune.compare.verdicts import Verdict
+from finetune.rag.story import cell_of
 from probe import Table
 
 # Measures of one group have one unit: they share a picture and the columns of a table.
@@ -37,7 +37,7 @@ _FIRST = ("margin", "accuracy", "f1", "perplexity")  # the task's measure that a
 
 def table_of(frame: pd.DataFrame, caption: str, *, source: str, language: Language, whole: bool = False) -> Table:
     """Give a frame as a table of the page, its columns under their headings."""
-    columns = [[_cell(value) for value in frame[name]] for name in frame.columns]
+    columns = [[cell_of(value) for value in frame[name]] for name in frame.columns]
     headings = tuple(heading(str(name), language) for name in frame.columns)
     rows = tuple(zip(*columns, strict=True))
     return Table(caption=caption, columns=headings, rows=rows, source=source, whole=whole)
@@ -253,11 +253,3 @@ def _measures(frame: pd.DataFrame, language: Language) -> list[str]:
 
 def _assumed(assuming: str, assumed: float) -> str:
     return f"{assumed:.0%}" if assuming == "changed" else f"{assumed:g}"
-
-
-def _cell(value: object) -> str | float | int | None:
-    if value is None or (isinstance(value, float) and np.isnan(value)):
-        return None
-    if isinstance(value, int | np.integer) and not isinstance(value, bool):
-        return int(value)
-    return float(value) if isinstance(value, float | np.floating) else str(value)

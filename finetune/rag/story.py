@@ -297,12 +297,13 @@ def _table(frame: pd.DataFrame, caption: str, *, source: str, language: Language
     for name, values in zip(frame.columns, columns, strict=True):
         if name in _NAMES:
             values[:] = [word(str(value), language) for value in values]
-    rows = tuple(tuple(_cell(value) for value in row) for row in zip(*columns, strict=True))
+    rows = tuple(tuple(cell_of(value) for value in row) for row in zip(*columns, strict=True))
     headings = tuple(heading(str(name), language) for name in frame.columns)
     return Table(caption=caption, columns=headings, rows=rows, source=source, whole=whole)
 
 
-def _cell(value: object) -> str | float | int | None:
+def cell_of(value: object) -> str | float | int | None:
+    """A value of a pandas table as a page's table takes it: None for what is not known."""
     if value is None or (isinstance(value, float) and np.isnan(value)):
         return None
     if isinstance(value, int | np.integer) and not isinstance(value, bool):
