@@ -111,3 +111,14 @@ def test_a_file_is_read_with_options_over_it_and_named_in_what_is_wrong(tmp_path
         load_compare(file, overrides={"lora.rr": 3})
     with pytest.raises(ConfigError, match="cannot be read"):
         load_compare(tmp_path / "none.yaml")
+
+
+def test_full_fine_tuning_may_take_smaller_steps_than_an_adapter():
+    config = compare_of({**GIVEN, "arms": list(ARMS), "training_full": {"learning_rate": 1e-5}})
+    rates = {arm.name: run_of(config, arm, seed=0).training for arm in runs_needed(config)}
+    assert rates.pop("full") == {"max_steps": 3, "learning_rate": 1e-5}
+    assert all(training == {"max_steps": 3} for training in rates.values())
+    with pytest.raises(ConfigError, match="training_full: the arm full is not among arms"):
+        compare_of({**GIVEN, "training_full": {"learning_rate": 1e-5}})
+    with pytest.raises(ConfigError, match="no TrainingArguments field 'learning_rat'"):
+        compare_of({**GIVEN, "arms": list(ARMS), "training_full": {"learning_rat": 1e-5}})

@@ -54,6 +54,7 @@ class CompareConfig(Strict):
     attention: AttentionConfig = AttentionConfig()  # without mode, which is the arm's
     lora: LoraConfig = LoraConfig()
     training: Mapping[str, Any] = Field(default_factory=dict)  # of every trained arm
+    training_full: Mapping[str, Any] = Field(default_factory=dict)  # of arm full, over training: smaller steps
     early_stopping: EarlyStopping | None = None
     revision: str | None = None
     trust_remote_code: bool = False
@@ -86,7 +87,7 @@ class CompareConfig(Strict):
             raise ValueError("mode is not set here: each arm has its own")
         return given
 
-    @field_validator("training")
+    @field_validator("training", "training_full")
     @classmethod
     def _nothing_is_uploaded(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
         if named := [name for name in given if name in HUB_FIELDS]:
@@ -160,6 +161,8 @@ def run_of(
     shared |= {"pairs", "attention"} if arm.supervised else set()
     shared |= {"lora"} if arm.adapted else set()
     given = config.model_dump(mode="json", include=shared)
+    if not arm.adapted:
+        given["training"] |= config.training_full
     if arm.more_text:
         given["data"]["train"] = [*config.data.train, *config.more_text]
     return config_of(
@@ -178,6 +181,8 @@ def _contradictions(config: CompareConfig) -> Iterator[str]:
         yield f"arms: {BASE} alone is compared with nothing; allowed are {BASE} and at least one of the others"
     if config.questions and config.task != "causal-lm":
         yield f"questions: they are put to causal language models, and the task is {config.task}; leave them out"
+    if config.training_full and "full" not in config.arms:
+        yield "training_full: the arm full is not among arms; leave it out, or name the arm"
     if config.edge_bias == 0:
         yield "edge_bias: 0 changes nothing; allowed is another number"
     if both := sorted(set(config.more_text) & set(config.data.train)):
