@@ -151,11 +151,9 @@ def counts(chance: np.random.Generator, size: int, units: int, *, draws: int) ->
 
 
 @dataclass(frozen=True, kw_only=True)
-class Difference:
-    """Macro accuracy of one arm minus that of another."""
+class Versus:
+    """What one arm reaches minus what another does, with its interval and p."""
 
-    shots: int
-    test: str
     one: str
     other: str
     value: float
@@ -168,6 +166,14 @@ class Difference:
     def verdict(self) -> str:
         """In words."""
         return verdict_of(self.one, self.other, value=self.value, low=self.low, high=self.high, p=self.p_holm)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference(Versus):
+    """Macro accuracy of one arm minus that of another."""
+
+    shots: int
+    test: str
 
 
 def verdict_of(one: str, other: str, *, value: float, low: float, high: float, p: float) -> str:

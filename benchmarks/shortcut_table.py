@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from benchmarks.few_shot_data import unit_of
-from benchmarks.few_shot_table import LEVEL, counts, verdict_of
+from benchmarks.few_shot_table import LEVEL, Versus, counts
 from benchmarks.shortcut_data import AGAINST, Question, Task
 from probe import layer_curve
 
@@ -39,24 +39,12 @@ class Marked:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gain:
+class Gain(Versus):
     """One arm's measure minus another's, mean over words."""
 
     kind: str
     strength: float
     measure: str
-    one: str
-    other: str
-    value: float
-    low: float
-    high: float
-    p: float
-    p_holm: float = float("nan")
-
-    @property
-    def verdict(self) -> str:
-        """In words."""
-        return verdict_of(self.one, self.other, value=self.value, low=self.low, high=self.high, p=self.p_holm)
 
 
 def measured(found: Marked, *, resamples: int = RESAMPLES, seed: int = 0) -> dict[str, Floats]:

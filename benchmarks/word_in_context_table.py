@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from benchmarks.few_shot_table import LEVEL, RESAMPLES, counts, holm, verdict_of
+from benchmarks.few_shot_table import LEVEL, RESAMPLES, Versus, counts, holm
 from benchmarks.public_senses import Flags, Floats, best_cut, crossed, first_half
 
 CHOSEN_ON, OTHER_HALF, CROSSED = "half chosen on", "other half", "both halves, crossed"
@@ -35,22 +35,10 @@ class Decided:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Difference:
+class Difference(Versus):
     """One arm's accuracy minus another's."""
 
     part: str
-    one: str
-    other: str
-    value: float
-    low: float
-    high: float
-    p: float
-    p_holm: float = float("nan")
-
-    @property
-    def verdict(self) -> str:
-        """In words."""
-        return verdict_of(self.one, self.other, value=self.value, low=self.low, high=self.high, p=self.p_holm)
 
 
 def margins_of(text: str) -> Floats:
