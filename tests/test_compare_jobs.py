@@ -182,6 +182,18 @@ def test_numbers_that_somebody_touched_are_made_anew_and_removed_runs_leave_thei
     pd.testing.assert_frame_equal(found.items, compared.items)
 
 
+def test_the_terms_of_the_base_outlive_its_runs(given, compared, tmp_path):
+    folder = copied(compared, tmp_path)
+    shutil.rmtree(folder / "runs")
+    for file in folder.glob("jobs/*/job.json"):
+        told = json.loads(file.read_text("utf-8"))
+        assert told["origin"]["architecture"]
+        file.write_text(json.dumps({**told, "origin": {**told["origin"], "licence": "MIT, say"}}), encoding="utf-8")
+    names, _ = again(given, folder, tmp_path)
+    terms = pd.read_csv(folder / "report" / "tables" / "terms.csv").query("role == 'base'")
+    assert names == [] and terms.licence.tolist() == ["MIT, say"]
+
+
 def test_a_run_that_was_made_anew_makes_those_that_follow_it_anew(given, compared, tmp_path):
     """Where the supervised arm comes to another weight, its control has to have that one too."""
     folder = copied(compared, tmp_path)

@@ -153,7 +153,7 @@ def measure_arm(
     done = {
         "hash": job.hash, "decided_by": job.measured_by, "run": file_hash(manifest) if run is not None else None,
         "files": {name: file_hash(place / name) for name in (ITEMS, MAPS, WRITTEN, COST)},
-        "fingerprint": opened.loaded.fingerprint, "notes": list(opened.notes),
+        "fingerprint": opened.loaded.fingerprint, "origin": dict(opened.loaded.origin), "notes": list(opened.notes),
     }  # fmt: skip
     _write_json(place / JOB, done)
 

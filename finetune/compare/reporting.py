@@ -71,9 +71,16 @@ def facts_of(plan: Plan, states: Sequence[JobState], folder: Path, *, done: Sequ
         command=f"cijing-finetune compare {PLAN} --language {language}", config=plan_config(config),
         jobs=tuple(read_told(folder / PLAN).get("jobs", ())),
         inputs=dict(_inputs(done)), versions=versions(),
-        terms=_terms(config, [read_told(manifest_of(run, folder)) for run in runs]),
+        terms=_terms(config, [*(read_told(manifest_of(run, folder)) for run in runs), *_bases(config, done, folder)]),
         notes=tuple(dict.fromkeys(_notes(states, done, folder))),
     )  # fmt: skip
+
+
+def _bases(config: CompareConfig, done: Sequence[Job], folder: Path) -> Iterator[dict[str, Any]]:
+    """What the jobs tell of the base, as a run's manifest does: numbers outlive runs that were removed."""
+    for job in done:
+        if origin := read_told(folder / JOBS / job.name / JOB).get("origin"):
+            yield {"config": {"model": config.model}, "model": origin}
 
 
 def _terms(config: CompareConfig, manifests: Sequence[Mapping[str, Any]]) -> tuple[Terms, ...]:
