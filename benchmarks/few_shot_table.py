@@ -38,6 +38,8 @@ def read_lines(file: Path, key: str) -> list[dict[str, str]]:
     if whole != content:
         file.write_text(whole, encoding="utf-8")
     lines = list(csv.DictReader(whole.splitlines()))
+    if lines and "key" not in lines[0]:
+        raise CijingError(f"{file} is no table of this benchmark; give another --table")
     if other := next((line for line in lines if line["key"] != key), None):
         raise CijingError(
             f"{file} holds runs of other settings or sentences ({other['key']}, these are {key}); give another --table"

@@ -1,14 +1,16 @@
 """Word-in-context from English to Chinese: is a word used in one sense twice? LoRA, pairs of targets, their control.
 
-    python -m benchmarks.word_in_context --preset full                        # 13 jobs; a killed run goes on
-    python -m benchmarks.word_in_context --preset full --test test.zh-zh.data # the same with the test set as well
-    python -m benchmarks.word_in_context --preset search                      # how the recipe was chosen
+    python -m benchmarks.word_in_context --preset full                         # 13 jobs; a killed run goes on
+    python -m benchmarks.word_in_context --preset full --test test.zh-zh.data  # with a test set: all jobs anew
+    python -m benchmarks.word_in_context --preset search                       # encoding and epochs, on one half
 
 A comparison (`finetune compare`) in --out, with its report; beside it --table keeps what each arm gives for each pair
 of sentences: log p(same) − log p(different) in hundredths, no sentence. Trained on English alone. The threshold is
 chosen on the words of one half of the Chinese development set and the other half is reported; "crossed" is both
-directions over the whole set; on --test the threshold is that of the whole development set. Raw states answer through
-a head that is fitted to the English training set (`base`). Intervals are over words, of the mean over seeds.
+directions over the whole set, the half by which the recipe was chosen with it, so no difference is told there; on
+--test the threshold is that of the whole development set. Raw states answer through a head that is fitted to the
+English training set (`base`). Intervals are over words, of the mean over seeds: verdicts hold for these seeds.
+Learning rates were not searched.
 """
 
 import argparse
@@ -21,12 +23,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 
 from benchmarks.few_shot_table import append_line, read_lines
 from benchmarks.public_data import data_folder
 from benchmarks.public_senses import Floats
 from benchmarks.word_in_context_table import (
+    CROSSED,
     HUNDREDTHS,
     Asked,
     Decided,
@@ -38,9 +40,11 @@ from benchmarks.word_in_context_table import (
     of_test,
 )
 from finetune.compare.arms import ARMS, ArmModel
+from finetune.compare.deciding import weights_of
 from finetune.compare.items import BASE, Item
 from finetune.compare.materials import SHARED, Measurer, measurer
 from finetune.compare.measuring import Measured
+from finetune.compare.plan import JOB, JOBS, Job, is_done, plan_of, read_told
 from finetune.compare.run import compare
 from finetune.compare.settings import CompareConfig, compare_of
 from finetune.dataconfig import DataConfig
@@ -57,6 +61,7 @@ COLUMNS = ("key", "recipe", "arm", "seed", "part", "weight", "near", "margins")
 MARGINS = Path(SHARED, "margins")  # in a comparison's folder: the table's lines
 LORA, PAIRS, RANDOM, FULL = "lora", "lora-attention", "lora-random", "full"
 COMPARED = ((LORA, BASE), (PAIRS, LORA), (PAIRS, RANDOM), (FULL, LORA))
+DEV, TEST = "dev", "test"
 SAME, BATCH, LONGEST = "same", 32, 192
 
 
@@ -108,19 +113,21 @@ class Files:
     senses: str = "senses"  # cases of general words, by which forgetting is told
 
     @property
-    def measured(self) -> tuple[Path, ...]:
-        """Those that are asked."""
-        return (self.dev, self.test) if self.test is not None else (self.dev,)
+    def measured(self) -> dict[str, Path]:
+        """Those that are asked, by part."""
+        return {DEV: self.dev, **({TEST: self.test} if self.test is not None else {})}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what is not yet done, print the tables; gives the exit code."""
     options = _parser().parse_args(arguments)
     preset = PRESETS[options.preset]
-    kept = {"full": RESULTS / "word_in_context.csv", "search": RESULTS / "word_in_context_search.csv"}
-    table = options.table or kept.get(options.preset, options.out / "word_in_context.csv")
+    name = {"full": "word_in_context", "search": "word_in_context_search"}.get(options.preset)
+    place = options.out if name is None or options.test else RESULTS
+    table = options.table or place / f"{name or 'small'}{'_test' if options.test else ''}.csv"
     files = Files(train=options.train, dev=options.dev, test=options.test, senses=options.senses)
     try:
+        check_files(files, table)
         with show_progress() as progress:
             run(options.model, preset, files, table, out=options.out, only=options.only or (), progress=progress)
         show(read_lines(table, key_of(options.model, files)), preset, files)
@@ -128,6 +135,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     return 0
+
+
+def check_files(files: Files, table: Path) -> None:
+    """CijingError for what would be found out after hours: a folder as a table, a pair in two parts, a single word."""
+    if table.is_dir():
+        raise CijingError(f"--table {table} is a folder; allowed is a file")
+    seen: dict[str, str] = {}
+    for part, file in files.measured.items():
+        records = records_of(file)
+        if len({record.group for record in records}) < 2:
+            raise CijingError(f"--{part} {file}: pairs of one word; allowed are two words or more, a half each")
+        if twice := next((record.id for record in records if record.id in seen), None):
+            raise CijingError(f"--{part} {file}: {twice} stands in --{seen[twice]} as well; allowed is another file")
+        seen |= {record.id: part for record in records}
 
 
 def run(
@@ -140,49 +161,65 @@ def run(
     key = key_of(model, files)
     for recipe in preset.recipes:
         config = config_for(model, recipe, preset, files)
-        done = {_place(line) for line in read_lines(table, key)}
-        wanted = [
-            (recipe.name, arm.name, str(arm.seed_of(seed)), file.stem)
-            for seed in preset.seeds for arm in config.chosen for file in files.measured
-        ]  # fmt: skip
-        if set(wanted) <= done:
+        jobs = plan_of(config).jobs
+        wanted = {(recipe.name, job.arm.name, str(job.seed), part) for job in jobs for part in files.measured}
+        if wanted <= {_place(line) for line in read_lines(table, key)}:
             continue
         folder = out / key / "-".join(re.findall(r"[\w.]+", recipe.name))
-        keep = Keeper(measurer(config, folder, "auto"), files=files, folder=folder)
+        keep = Keeper(config, folder, files)
+        keep.measure_lost()
         found = compare(config, folder=folder, measure=keep, asked=keep.measure, only=only, progress=progress)
         for name, reason in found.missing.items():
             print(f"missing: {name}: {reason}", file=sys.stderr)
         table.parent.mkdir(parents=True, exist_ok=True)
-        for place in dict.fromkeys(wanted):
-            kept = folder / MARGINS / f"{'-'.join(place[1:])}.json"
-            if place not in done and place[1:3] in _measured(found.items) and kept.is_file():
-                line = {"key": key, "recipe": recipe.name, **json.loads(kept.read_text(encoding="utf-8"))}
+        done = {_place(line) for line in read_lines(table, key)}
+        for line in ({"key": key, "recipe": recipe.name, **one} for one in keep.kept()):
+            if _place(line) not in done:
                 append_line(table, line, COLUMNS)
-        if failed := [one.job.name for one in found.jobs if one.state == "failed"]:
-            raise CijingError(f"{folder}: failed: {', '.join(failed)}; the same command tries again")
+        if found.failed:
+            raise CijingError(f"{folder}: failed: {', '.join(found.failed)}; the same command tries again")
 
 
 class Keeper:
     """Measures as a comparison does, and keeps the margin of every pair of sentences in the comparison's folder."""
 
-    def __init__(self, measure: Measurer, *, files: Files, folder: Path) -> None:
-        self.measure, self.files, self.place = measure, files, folder / MARGINS
+    def __init__(self, config: CompareConfig, folder: Path, files: Files) -> None:
+        self.measure: Measurer = measurer(config, folder, "auto")
+        self.folder, self.files = folder, files
+        self.jobs = {(job.arm.name, job.seed): job for job in plan_of(config).jobs}
 
     def __call__(self, opened: ArmModel, /, *, known: Sequence[Item], progress: Progress | None) -> Measured:
-        """Give the comparison's numbers; write a table's line a file."""
+        """Give the comparison's numbers; write a table's line a part."""
         measured = self.measure(opened, known=known, progress=progress)
         assert self.measure.material is not None  # read with the first arm
         texts = self.measure.material.texts
         logs = class_scores(opened.model, texts.documents, collator=texts.collator)
         same = texts.encoding.labels.index(SAME)
         margins = {document.id: row[same] - row[1 - same] for document, row in zip(texts.documents, logs, strict=True)}
-        self.place.mkdir(parents=True, exist_ok=True)
-        for file in self.files.measured:
+        job = self.jobs[opened.arm.name, opened.seed]
+        lines = []
+        for part, file in self.files.measured.items():
             own = [round(HUNDREDTHS * float(margins[record.id])) for record in records_of(file)]
-            line = {"arm": opened.arm.name, "seed": opened.seed, "part": file.stem, "margins": " ".join(map(str, own))}
-            content = json.dumps({**line, **_facts(opened)}, indent=1)
-            write_whole(self.place / f"{opened.arm.name}-{opened.seed}-{file.stem}.json", content)
+            line = {"arm": opened.arm.name, "seed": str(opened.seed), "part": part, **_facts(opened)}
+            lines.append({**line, "margins": " ".join(map(str, own))})
+        self._file(job).parent.mkdir(parents=True, exist_ok=True)
+        write_whole(self._file(job), json.dumps({"hash": job.hash, "lines": lines}, indent=1))
         return measured
+
+    def kept(self) -> Iterator[dict[str, str]]:
+        """The lines of all jobs that are done."""
+        for job in self.jobs.values():
+            if is_done(job, self.folder):
+                yield from read_told(self._file(job))["lines"]
+
+    def measure_lost(self) -> None:
+        """Let jobs be measured again whose numbers are there without their margins; what was trained stays."""
+        for job in self.jobs.values():
+            if read_told(self._file(job)).get("hash") != job.hash:
+                (self.folder / JOBS / job.name / JOB).unlink(missing_ok=True)
+
+    def _file(self, job: Job) -> Path:
+        return self.folder / MARGINS / f"{job.name}.json"
 
 
 def config_for(model: str, recipe: Recipe, preset: Preset, files: Files) -> CompareConfig:
@@ -192,7 +229,7 @@ def config_for(model: str, recipe: Recipe, preset: Preset, files: Files) -> Comp
         "model": model, "task": "word-in-context", "arms": arms, "seeds": list(preset.seeds),
         "senses": files.senses,
         "data": {
-            "train": str(files.train), "test": [str(file) for file in files.measured], "dev_share": 0,
+            "train": str(files.train), "test": [str(file) for file in files.measured.values()], "dev_share": 0,
             "max_length": LONGEST, "pair_encoding": recipe.encoding,
         },
         "pairs": {"targets": True} if recipe.encoding == "joint" else None,
@@ -219,22 +256,25 @@ def asked_of(file: Path) -> Asked:
 
 
 def key_of(model: str, files: Files) -> str:
-    """What tells runs of one kind from others: the model and every file that is read; CijingError where one is not."""
-    read = [each for file in (files.train, *files.measured) for each in (file, file.with_suffix(".gold"))]
+    """What tells runs of one kind from others, but for the recipe, which each line names: weights, settings, files.
+
+    CijingError for a file that cannot be read.
+    """
+    read = [each for file in (files.train, *files.measured.values()) for each in (file, file.with_suffix(".gold"))]
     try:
         hashes = [hashlib.sha256(each.read_bytes()).hexdigest() for each in read]
     except OSError as error:
         raise CijingError(f"{error.filename}: cannot be read ({error.strerror}); the set goes by CIJING_DATA") from None
-    return hashlib.sha256(json.dumps([model, hashes]).encode()).hexdigest()[:12]
+    config = config_for(model, Recipe(), PRESETS["full"], files)
+    settings = config.model_dump(mode="json", exclude={"arms", "seeds", "out", "senses"})
+    del settings["data"]["train"], settings["data"]["test"]  # by what is in them, wherever they lie
+    told = json.dumps([settings, weights_of(model), hashes], sort_keys=True)
+    return hashlib.sha256(told.encode()).hexdigest()[:12]
 
 
 def _place(line: Mapping[str, str]) -> tuple[str, ...]:
     """What tells a line from the others of its table."""
     return line["recipe"], line["arm"], line["seed"], line["part"]
-
-
-def _measured(items: pd.DataFrame) -> set[tuple[str, str]]:
-    return {(str(arm), str(seed)) for arm, seed in items[["arm", "seed"]].drop_duplicates().itertuples(index=False)}
 
 
 def _facts(opened: ArmModel) -> dict[str, float]:
@@ -258,24 +298,23 @@ def show(lines: Sequence[Mapping[str, str]], preset: Preset, files: Files) -> No
         own = [line for line in lines if line["recipe"] == recipe.name]
         for found in decided(own, preset, files):
             accuracies += [_accuracy_row(found, arm, own, recipe) for arm in found.arms]
-            apart += [_difference_row(one) for one in differences(found, COMPARED)]
+            apart += [_difference_row(one) for one in differences(found, COMPARED) if found.part != CROSSED]
     console = open_console(sys.stdout)
     console.print(text_table(("recipe", "pairs", "arm", "each seed, %", "mean, %", "95 %", "λ", "near, %"), accuracies))
     if len(preset.recipes) == 1:
-        console.print(text_table(("pairs", "difference", "points", "95 %", "Holm", "verdict"), apart))
+        console.print(text_table(("pairs", "difference", "points", "95 %", "Holm", "verdict, for these seeds"), apart))
 
 
 def decided(lines: Sequence[Mapping[str, str]], preset: Preset, files: Files) -> Iterator[Decided]:
     """Right and wrong of the arms that have every seed, on each part of the data."""
-    by_file = {file: _margins(lines, file.stem, preset) for file in files.measured}
-    dev, asked = by_file[files.dev], asked_of(files.dev)
+    dev, asked = _margins(lines, DEV, preset), asked_of(files.dev)
     if not dev:
         return
     yield from of_dev(dev, asked, choosing=len(preset.recipes) > 1)
     if files.test is not None and len(preset.recipes) == 1:
-        test = by_file[files.test]
-        of_both = {arm: own for arm, own in dev.items() if arm in test}
-        yield of_test(test, asked_of(files.test), dev=of_both, chosen_on=asked, part=files.test.stem)
+        test = {arm: own for arm, own in _margins(lines, TEST, preset).items() if arm in dev}
+        if test:
+            yield of_test(test, asked_of(files.test), dev={arm: dev[arm] for arm in test}, chosen_on=asked)
 
 
 def _margins(lines: Sequence[Mapping[str, str]], part: str, preset: Preset) -> dict[str, list[Floats]]:
@@ -320,7 +359,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--test", type=Path, metavar="FILE.data", help=f"a test set as well, {files}")
     parser.add_argument("--senses", default="senses", metavar="SET", help="cases by which forgetting is told")
     parser.add_argument("--out", type=Path, default=Path("runs/word_in_context"), metavar="FOLDER")
-    parser.add_argument("--table", type=Path, metavar="FILE", help="where margins are kept; small: in --out")
+    parser.add_argument(
+        "--table", type=Path, metavar="FILE", help="where margins are kept; small, and with --test: in --out"
+    )
     parser.add_argument("--only", nargs="+", metavar="ARM[:SEED]", help="these jobs only")
     return parser
 

@@ -12,7 +12,7 @@ import numpy as np
 from benchmarks.few_shot_table import LEVEL, RESAMPLES, Versus, counts, holm
 from benchmarks.public_senses import Flags, Floats, best_cut, crossed, first_half
 
-CHOSEN_ON, OTHER_HALF, CROSSED = "half chosen on", "other half", "both halves, crossed"
+CHOSEN_ON, OTHER_HALF, CROSSED, TEST_SET = "half chosen on", "other half", "both halves, crossed", "test set"
 HUNDREDTHS = 100
 
 
@@ -64,13 +64,12 @@ def of_dev(margins: Mapping[str, Sequence[Floats]], asked: Asked, *, choosing: b
 
 
 def of_test(
-    margins: Mapping[str, Sequence[Floats]], asked: Asked, *, dev: Mapping[str, Sequence[Floats]], chosen_on: Asked,
-    part: str,
-) -> Decided:  # fmt: skip
+    margins: Mapping[str, Sequence[Floats]], asked: Asked, *, dev: Mapping[str, Sequence[Floats]], chosen_on: Asked
+) -> Decided:
     """A test set, decided by the thresholds of the whole development set."""
     cut = {arm: [best_cut(one, chosen_on.same)[0] for one in own] for arm, own in dev.items()}
     right = _stacked(margins, lambda arm, n, one: (one >= cut[arm][n]) == asked.same)
-    return _part(part, margins, asked, right, np.ones(len(asked.same), dtype=bool))
+    return _part(TEST_SET, margins, asked, right, np.ones(len(asked.same), dtype=bool))
 
 
 def accuracy(found: Decided, arm: str) -> tuple[list[float], float, float, float]:

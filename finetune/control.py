@@ -67,15 +67,19 @@ def control_facts(swaps: Sequence[Swap]) -> ControlFacts:
     )
 
 
-def mean_attention(model: Any, ids: Sequence[int], *, heads: Heads) -> NDArray[np.float64]:
+def mean_attention(
+    model: Any, ids: Sequence[int], *, heads: Heads, token_types: NDArray[np.int64] | None = None
+) -> NDArray[np.float64]:
     """The base model's attention [query, key] in one text, the mean over these heads; the model is not trained."""
-    given = torch.tensor([list(ids)], device=next(model.parameters()).device)
+    device = next(model.parameters()).device
+    given = torch.tensor([list(ids)], device=device)
+    types = {} if token_types is None else {"token_type_ids": torch.tensor([token_types.tolist()], device=device)}
     request = RowRequest(None, layers=tuple(heads))
     was_training = model.training
     model.eval()
     try:
         with _as_base(model), torch.inference_mode(), attached(model):
-            model(input_ids=given, attention_mask=torch.ones_like(given), rows=request, **rows_only(model))
+            model(input_ids=given, attention_mask=torch.ones_like(given), rows=request, **types, **rows_only(model))
     finally:
         model.train(was_training)
     chosen = [rows[0, list(heads[layer.index])] for layer, rows in request.rows.items()]

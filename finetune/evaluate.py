@@ -17,7 +17,7 @@ import pandas as pd
 
 from finetune.domains import Question
 from finetune.edgemeasures import cues_of, pair_masses, placed_pairs, right_class_logs
-from finetune.encode import Encoded
+from finetune.encode import TARGET_RULE, Encoded
 from finetune.errors import DataError
 from finetune.evaluation import Evaluation
 from finetune.heads import Heads, every_head
@@ -274,7 +274,7 @@ def _pairs(material: Material, found: _Found) -> None:
     table = rules[["base", "tuned"]].mean().assign(places=rules.size()).reset_index()
     found.tables["pairs"] = table.assign(difference=table.tuned - table.base)
     for (part, name), group in table.groupby(["part", "heads"], sort=False):
-        unit = "group" if part == material.parts[OWN_RULE] else "rule"
+        unit = "group" if part in (material.parts[OWN_RULE], material.parts[TARGET_RULE]) else "rule"
         arms = [np.stack([group[arm].to_numpy(), np.ones(len(group))], axis=1) for arm in ("base", "tuned")]
         pairs = Paired(base=arms[0], tuned=arms[1], units=list(group.pair), unit=unit, part=f"{part}, {name}")
         found.compare(pairs, {"attention": mean})

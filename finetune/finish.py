@@ -121,9 +121,8 @@ def card_facts(
 
 
 def _source_of_pairs(config: RunConfig) -> str:
-    if config.pairs is None or config.pairs.file is None:
-        return "of the targets" if links_targets(config) else "of the data"
-    return config.pairs.file
+    named = config.pairs is not None and config.pairs.file
+    return " and ".join([named or "of the data", *(["of the targets"] if links_targets(config) else [])])
 
 
 def _base_in_words(name: str, origin: Mapping[str, Any]) -> list[str]:

@@ -280,7 +280,9 @@ def with_control(
         if not document.pairs:
             return []
         seeds = [config.seed, config.attention.random_seed, document.index, document.piece]
-        attention = mean_attention(learner.model, document.input_ids.tolist(), heads=heads)
+        attention = mean_attention(
+            learner.model, document.input_ids.tolist(), heads=heads, token_types=document.token_types
+        )
         flags = [token in special for token in document.input_ids.tolist()]
         return random_pairs(
             document.pairs, attention, special=flags, reach=encoding.reach, random=np.random.default_rng(seeds)

@@ -2,9 +2,11 @@
 
 import csv
 import json
+import shutil
 
 import numpy as np
 import pytest
+from safetensors.torch import load_file, save_file
 
 from benchmarks import word_in_context
 from benchmarks.public_senses import first_half
@@ -41,10 +43,8 @@ def test_each_half_is_decided_by_the_threshold_of_the_other():
 def test_a_test_set_is_decided_by_the_threshold_of_all_of_dev():
     dev = {"lora": [np.array([5.0, 3.0, 5.0, 3.0])]}
     test = {"lora": [np.array([4.5, 3.9, 4.1])]}
-    found = of_test(
-        test, asked(True, False, False), dev=dev, chosen_on=asked(True, False, True, False), part="test.zh-zh"
-    )  # fmt: skip
-    assert found.correct.tolist() == [[[1.0, 1.0, 0.0]]] and found.part == "test.zh-zh"
+    found = of_test(test, asked(True, False, False), dev=dev, chosen_on=asked(True, False, True, False))
+    assert found.correct.tolist() == [[[1.0, 1.0, 0.0]]] and found.part == "test set"
 
 
 def test_an_arm_without_training_stands_beside_every_seed():
@@ -111,6 +111,10 @@ def place(tmp_path_factory):
     return folder
 
 
+def table_of(place):
+    return place / "out" / "small_test.csv"
+
+
 def command(place, *more):
     files = [part for name in ("train", "dev", "test") for part in (f"--{name}", str(place / f"{name}.data"))]
     model = ("--model", str(place / "bert"), "--senses", str(place / "senses.yaml"))
@@ -119,7 +123,7 @@ def command(place, *more):
 
 def test_every_arm_is_trained_measured_kept_and_not_done_again(place, capsys, monkeypatch):
     assert word_in_context.main(command(place, "--only", "lora:0")) == 0
-    table = place / "out" / "word_in_context.csv"
+    table = table_of(place)
     assert [line["arm"] for line in csv.DictReader(table.open(encoding="utf-8"))] == ["lora", "lora"]
     capsys.readouterr()
     assert word_in_context.main(command(place)) == 0
@@ -138,18 +142,29 @@ def test_every_arm_is_trained_measured_kept_and_not_done_again(place, capsys, mo
     assert capsys.readouterr().out == said
 
 
-def test_a_lost_table_is_written_again_from_the_folder(place, capsys):
-    table = place / "again.csv"
-    assert word_in_context.main(command(place, "--table", str(table))) == 0
-    kept = place / "out" / "word_in_context.csv"
-    assert sorted(table.read_text().splitlines()) == sorted(kept.read_text().splitlines())
+def test_a_lost_table_is_written_again_and_lost_margins_are_measured_again_without_training(place, monkeypatch):
+    kept = sorted(table_of(place).read_text().splitlines())
+    table_of(place).unlink()
+    (margins,) = (place / "out").glob("*/*/shared/margins/full-0.json")
+    margins.unlink()
+    monkeypatch.setattr("finetune.compare.jobs.train", None)
+    assert word_in_context.main(command(place)) == 0
+    assert sorted(table_of(place).read_text().splitlines()) == kept and margins.is_file()
+
+
+def test_other_weights_are_another_table(place, tmp_path, capsys):
+    model = shutil.copytree(place / "bert", tmp_path / "bert")
+    weights = load_file(model / "model.safetensors")
+    save_file({name: value + 1 for name, value in weights.items()}, model / "model.safetensors", {"format": "pt"})
+    assert word_in_context.main([*command(place), "--model", str(model), "--only", "base"]) == 2
+    assert "give another --table" in capsys.readouterr().err
 
 
 def test_margins_are_those_of_the_trained_model(place):
     """The kept sign is what the comparison's own accuracy says of each pair."""
     import pandas as pd
 
-    lines = csv.DictReader((place / "out" / "word_in_context.csv").open(encoding="utf-8"))
+    lines = csv.DictReader(table_of(place).open(encoding="utf-8"))
     (margins,) = [margins_of(line["margins"]) for line in lines if (line["arm"], line["part"]) == ("full", "dev")]
     (items,) = (place / "out").glob("*/*/jobs/full-0/items.parquet")
     frame = pd.read_parquet(items).query("measure == 'accuracy'").set_index("item").value
@@ -158,9 +173,18 @@ def test_margins_are_those_of_the_trained_model(place):
     assert clear and all(frame[one.id] == float((margin > 0) == (one.label == "same")) for one, margin in clear)
 
 
-def test_bad_files_are_told_in_one_line(place, capsys):
-    assert word_in_context.main([*command(place), "--dev", str(place / "none.data")]) == 2
-    said = capsys.readouterr().err
-    assert "none.data" in said and said.count("\n") == 1
-    other = place / "out" / "word_in_context.csv"
-    assert word_in_context.main([*command(place, "--table", str(other)), "--test", str(place / "dev.data")]) == 2
+def test_bad_files_are_told_in_one_line_before_anything_is_trained(place, tmp_path, capsys):
+    for name in ("dev.data", "dev.gold"):
+        (tmp_path / f"copy{name[3:]}").write_text((place / name).read_text("utf-8"), "utf-8")
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n", "utf-8")
+    one = data_files(tmp_path, "one", "我", ("u",))
+    for more, said in (
+        (("--dev", str(place / "none.data")), "none.data"),
+        (("--test", str(tmp_path / "copy.data")), "dev.0 stands in --dev as well"),
+        (("--dev", one), "pairs of one word"),
+        (("--table", str(tmp_path)), "is a folder"),
+        (("--table", str(tmp_path / "other.csv")), "is no table of this benchmark"),
+    ):
+        assert word_in_context.main([*command(place), *more]) == 2
+        told = capsys.readouterr().err
+        assert said in told and told.count("\n") == 1

@@ -61,6 +61,7 @@ def test_all_arms_go_together_where_everything_is_given():
             },
             r"arm lora-random: .*attention\.mode random with word-in-context",
         ),
+        ({"pairs": {"targets": True}, "arms": ["base", "lora"]}, r"pairs\.targets: allowed with task word-in-context"),
     ],
 )  # fmt: skip
 def test_what_does_not_go_together_is_refused_in_one_line(changes, said):
@@ -118,7 +119,10 @@ def test_full_fine_tuning_may_take_smaller_steps_than_an_adapter():
     rates = {arm.name: run_of(config, arm, seed=0).training for arm in runs_needed(config)}
     assert rates.pop("full") == {"max_steps": 3, "learning_rate": 1e-5}
     assert all(training == {"max_steps": 3} for training in rates.values())
+    assert run_of(config, ARMS["lora"], seed=0).training == {"max_steps": 3}  # after full's was made
     with pytest.raises(ConfigError, match="training_full: the arm full is not among arms"):
         compare_of({**GIVEN, "training_full": {"learning_rate": 1e-5}})
+    with pytest.raises(ConfigError, match="training_full: max_steps would have full trained on other steps"):
+        compare_of({**GIVEN, "arms": list(ARMS), "training_full": {"max_steps": 9}})
     with pytest.raises(ConfigError, match="no TrainingArguments field 'learning_rat'"):
         compare_of({**GIVEN, "arms": list(ARMS), "training_full": {"learning_rat": 1e-5}})

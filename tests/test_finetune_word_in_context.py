@@ -1,6 +1,10 @@
 """Two sentences, one word: its targets as a supervised pair, the control beside it, and what a comparison measures."""
 
+import json
+
 import pytest
+import torch
+from transformers import AutoModel
 
 from finetune.compare.arms import ARMS, ArmModel
 from finetune.compare.measuring import JobMaterial, measure_job
@@ -12,6 +16,7 @@ from finetune.prepare import prepare_run
 from finetune.runfolder import open_run_folder
 from finetune.scoring import class_scores
 from finetune.train import train
+from probe import load_model
 from tests.finished import lines
 from tests.tiny import tiny_bert
 
@@ -76,6 +81,29 @@ def test_the_control_of_targets_stands_on_other_words(given):
     for document in prepared.train.documents:
         targets = {*document.target, *document.second_target}
         assert not targets & {place for pair in document.pairs for place in (*pair.queries, *pair.keys)}
+
+
+def test_the_control_is_matched_by_what_the_model_reads_token_types_among_it(given, tmp_path):
+    """A tokenizer that tells the two sentences apart: the base mass of a pair is that of the batch's own input."""
+    folder = tmp_path / "bert"
+    settings = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
+    settings["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+    model = load_model(str(folder), device="cpu").model
+    with torch.no_grad():
+        model.embeddings.token_type_embeddings.weight[1] += torch.linspace(-3, 3, 32)
+    model.save_pretrained(folder)
+    asked = {"pairs": {"targets": True}, "attention": {"mode": "random", "heads": [[1, 0]]}}
+    prepared = prepare_run(config_of(given(**asked)), device="cpu")
+    eager = AutoModel.from_pretrained(folder, attn_implementation="eager").eval()
+    document = prepared.true[0]
+    assert document.token_types is not None and document.token_types.max() == 1
+    ids, types = (torch.tensor(part[None]) for part in (document.input_ids, document.token_types))
+    with torch.no_grad():
+        rows = eager(input_ids=ids, token_type_ids=types, output_attentions=True).attentions[1][0, 0]
+    pair, swap = document.pairs[0], prepared.swaps[0]
+    wanted = float(rows[list(pair.queries)][:, list(pair.keys)].sum(-1).mean())
+    assert swap.true_mass == pytest.approx(wanted, rel=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -81,14 +81,14 @@ def compare(
         for verdict in found.report.verdicts:
             print(verdict)
     print(folder if found.report is None else found.report.folder / "report.html")
-    _tell_missing(found, failed={one.job.name for one in found.jobs if one.state == "failed"})
+    _tell_missing(found)
 
 
-def _tell_missing(found: "Compared", *, failed: set[str]) -> None:
-    """What is not there and why; TrainingError where a job failed, after all that could be done is done."""
+def _tell_missing(found: "Compared") -> None:
+    """What is not there and why; TrainingError where a job of this call failed: all that could be done is done."""
     for name, reason in found.missing.items():
         say(f"missing: {name}: {reason}")
-    if failed:
-        names, again = ", ".join(sorted(failed)), "it" if len(failed) == 1 else "them"
-        jobs = "1 job" if len(failed) == 1 else f"{len(failed)} jobs"
+    if found.failed:
+        names, again = ", ".join(sorted(found.failed)), "it" if len(found.failed) == 1 else "them"
+        jobs = "1 job" if len(found.failed) == 1 else f"{len(found.failed)} jobs"
         raise TrainingError(f"{found.folder}: {jobs} failed ({names}); the same command tries {again} again")

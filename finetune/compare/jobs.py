@@ -38,7 +38,7 @@ from finetune.compare.plan import (
 from finetune.compare.readout import base_with_head
 from finetune.compare.settings import CompareConfig, run_of
 from finetune.dataconfig import LABELLED
-from finetune.errors import TrainingError
+from finetune.errors import DataError, TrainingError
 from finetune.prepare import Progress
 from finetune.runfolder import open_run_folder
 from finetune.sweep import as_left
@@ -218,11 +218,13 @@ def _clear(place: Path, mark: Path) -> None:
 
 
 def _check(job: Job, items: pd.DataFrame) -> None:
-    """TrainingError for a number that is none; ValueError for items that are none of ours."""
-    unknown = set(items.measure) - set(MEASURES)
+    """DataError for an item that stands twice, TrainingError for a number that is none; ValueError for no measure."""
+    if unknown := set(items.measure) - set(MEASURES):
+        raise ValueError(f"{job.name}: unknown measures {sorted(unknown)}")
     twice = items[items.duplicated(["measure", "part", "item"])]
-    if unknown or len(twice):
-        raise ValueError(f"{job.name}: unknown measures {sorted(unknown)}, {len(twice)} items that stand twice")
+    if len(twice):
+        measure, part, item = twice.iloc[0][["measure", "part", "item"]]
+        raise DataError(f"{job.name}: {measure}, {part}: {item} stands twice; allowed is one record of each id")
     wrong = items[~np.isfinite(items[["value", "weight"]].to_numpy(dtype=float)).all(axis=1)]
     if len(wrong):
         measure, part, item, value = wrong.iloc[0][["measure", "part", "item", "value"]]

@@ -49,6 +49,7 @@ class Compared:
     costs: pd.DataFrame  # a row a job that is done
     jobs: tuple[JobState, ...]
     missing: Mapping[str, str]  # jobs that are not done, and why
+    failed: tuple[str, ...] = ()  # of the jobs that this call was to do
     report: Report | None = None  # None where a part of the jobs was asked for, or none is done
 
 
@@ -95,6 +96,10 @@ def compare(
     _do_all(with_needed(plan, jobs), work)
     write_plan(plan, folder)
     found = gathered(plan, folder, reasons=work.missing)
+    mine = {job.name for job in with_needed(plan, jobs)}
+    found = replace(
+        found, failed=tuple(one.job.name for one in found.jobs if one.state == "failed" and one.job.name in mine)
+    )
     if only or found.items.empty:
         return found
     return replace(found, report=write_report(plan, found.jobs, folder, asked=asked, language=language))

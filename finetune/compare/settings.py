@@ -29,6 +29,8 @@ from finetune.yamlfiles import read_mapping
 
 PLAN = "plan.json"  # in a comparison's folder
 NO_ENCODER = "none"
+# What decides how much of the texts a run sees in how many steps.
+_HOW_LONG = {"max_steps", "num_train_epochs", "per_device_train_batch_size", "gradient_accumulation_steps"}
 Seed = Annotated[int, Field(ge=0, le=2**31 - 1)]
 
 
@@ -181,6 +183,11 @@ def _contradictions(config: CompareConfig) -> Iterator[str]:
         yield f"arms: {BASE} alone is compared with nothing; allowed are {BASE} and at least one of the others"
     if config.questions and config.task != "causal-lm":
         yield f"questions: they are put to causal language models, and the task is {config.task}; leave them out"
+    if longer := sorted(set(config.training_full) & _HOW_LONG):
+        yield f"training_full: {longer[0]} would have full trained on other steps than the others; leave it out"
+    joint = config.task == "word-in-context" and config.data.pair_encoding == "joint"
+    if config.pairs is not None and config.pairs.targets and not joint:
+        yield "pairs.targets: allowed with task word-in-context and data.pair_encoding joint"
     if config.training_full and "full" not in config.arms:
         yield "training_full: the arm full is not among arms; leave it out, or name the arm"
     if config.edge_bias == 0:
