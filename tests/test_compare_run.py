@@ -147,7 +147,7 @@ def test_a_job_that_fails_is_told_with_those_that_need_it_and_the_others_go_on(g
 
 
 def test_a_number_that_is_none_fails_its_job_by_the_items_name(given, tmp_path):
-    def spoilt(opened, /, *, progress=None):
+    def spoilt(opened, /, *, known=(), progress=None):
         found = sentence_nats(opened)
         wrong = [type(one)(**{**vars(one), "value": float("nan")}) for one in found.items[:1]]
         return types.SimpleNamespace(**{**vars(found), "items": [*wrong, *found.items[1:]]})
