@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from benchmarks.few_shot_data import unit_of
 from benchmarks.few_shot_table import LEVEL, Versus, counts
-from benchmarks.shortcut_data import AGAINST, Question, Task
+from benchmarks.shortcut_data import AGAINST, WITH, Question, Task
 from probe import layer_curve
 
 Floats = NDArray[np.float64]
@@ -22,8 +22,8 @@ COLUMNS = (
     "key", "part", "tried", "setting", "kind", "word", "strength", "seed", "arm", "said", "mass", "weight", "near",
     "seconds",
 )  # fmt: skip
-ACCURACY, WORST, CONSISTENT = "accuracy against", "worst group", "consistency"
-MEASURES = (ACCURACY, WORST, CONSISTENT)
+ACCURACY, FOLLOWED, WORST, CONSISTENT = "accuracy against", "accuracy with", "worst group", "consistency"
+MEASURES = (ACCURACY, FOLLOWED, WORST, CONSISTENT)
 RESAMPLES = 10_000
 
 
@@ -50,16 +50,18 @@ class Gain(Versus):
 def measured(found: Marked, *, resamples: int = RESAMPLES, seed: int = 0) -> dict[str, Floats]:
     """Each measure, [resample, arm]; the first row is what was seen, the others are drawn anew.
 
-    Accuracy is the mean over senses of what is asked against the easy way. A group is a sense on one side. Consistency
-    is the share of carriers, each in one wording, whose two cues are both answered right; NaN where there are none.
+    Accuracy is the mean over senses, of what is asked against the easy way, and of what is asked with it. A group is a
+    sense on one side. Consistency is the share of carriers, each in one wording, whose two cues are both answered
+    right; NaN where there are none.
     """
     weights, seeds = _drawn(found, resamples=resamples, seed=seed)
     keys = [(question.case.sense, question.side) for question in found.questions]
     groups = {key: _share(found.right[:, :, _where(keys, key)], weights[:, _where(keys, key)], seeds)
               for key in sorted(set(keys))}  # fmt: skip
-    against = [one for (_, side), one in groups.items() if side == AGAINST]
+    by_side = {wanted: [one for (_, side), one in groups.items() if side == wanted] for wanted in (AGAINST, WITH)}
     return {
-        ACCURACY: np.mean(against, axis=0),
+        ACCURACY: np.mean(by_side[AGAINST], axis=0),
+        FOLLOWED: np.mean(by_side[WITH], axis=0) if by_side[WITH] else np.full((len(weights), len(found.arms)), np.nan),
         WORST: np.min(list(groups.values()), axis=0),
         CONSISTENT: _consistency(found, weights, seeds),
     }

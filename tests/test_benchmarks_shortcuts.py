@@ -34,6 +34,7 @@ from benchmarks.shortcut_data import (
 from benchmarks.shortcut_table import (
     ACCURACY,
     CONSISTENT,
+    FOLLOWED,
     WORST,
     Gain,
     Marked,
@@ -237,6 +238,7 @@ def test_who_follows_the_wording_has_nothing_and_who_follows_the_cue_has_all():
     for measure in (ACCURACY, WORST, CONSISTENT):
         assert found[measure].shape == (51, 2)
         assert (found[measure][:, 0] == 0).all() and (found[measure][:, 1] == 1).all()
+    assert (found[FOLLOWED] == 1).all()
 
 
 def test_measures_are_those_worked_by_hand():
@@ -247,6 +249,7 @@ def test_measures_are_those_worked_by_hand():
 
 def test_who_always_says_fruit_is_half_right_and_follows_no_cue():
     found = measured(marked(lambda one: one.case.sense == "fruit"), resamples=1)
+    assert found[FOLLOWED][0, 0] == 0.5
     assert [found[name][0, 0] for name in (ACCURACY, WORST, CONSISTENT)] == [0.5, 0.0, 0.0]
 
 
