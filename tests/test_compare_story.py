@@ -136,7 +136,7 @@ def test_the_matrix_has_the_sign_of_every_verdict(whole) -> None:
     for one in shown:
         name = f"{messages.word(one.arm, 'en')} − {messages.word(one.against, 'en')}"
         cell = rows[name][matrix.columns.index(_name(one, "en"))]
-        assert cell.replace("−", "-") == f"{SIGNS[one.kind]} {messages.number(one.estimate)}"
+        assert cell == f"{SIGNS[one.kind]} {messages.number(one.estimate)}"
     assert {"better", "worse", "none"} <= {one.kind for one in shown}
 
 

@@ -98,7 +98,7 @@ def test_where_lower_is_better_the_gain_is_turned_round():
 def test_no_difference_names_what_would_have_been_visible_and_never_says_better():
     found = verdict(p_corrected=0.3, estimate=0.1, visible=0.28, **ACROSS)
     assert sentence(found, "en").startswith(
-        "margin (test): supervision and random pairs, no difference can be shown (+0.100, -0.100 to +0.300; a "
+        "margin (test): supervision and random pairs, no difference can be shown (+0.100, −0.100 to +0.300; a "
         "difference of 0.280 would have been visible); 3 seeds: "
     )
     plain = replace(found, why="whole", against="base")
@@ -145,7 +145,7 @@ def test_other_contrasts_are_told_with_their_signed_difference(kind):
         p_corrected=0.01, estimate=0.2 if up else -0.2, **interval,
     )  # fmt: skip
     said = {"better": "better than", "worse": "worse than", "higher": "above", "lower": "below"}[kind]
-    signs = "difference +0.200 (+0.100 to +0.300)" if up else "difference -0.200 (-0.300 to -0.100)"
+    signs = "difference +0.200 (+0.100 to +0.300)" if up else "difference −0.200 (−0.300 to −0.100)"
     assert f"(layer 7): LoRA is {said} the base model, {signs}" in sentence(found, "en")
     assert "第 7 层" in sentence(found, "zh")
 
@@ -160,7 +160,7 @@ def test_both_languages_have_the_same_placeholders():
 def test_every_measure_has_its_word_and_small_numbers_are_not_written_as_zero():
     assert all(word(name, language) != name or language == "en" for name in MEASURES for language in ("zh", "en"))
     assert [number(value) for value in (0.0, 0.5, -0.5, 0.00042, -0.0099, 12.3456)] == [
-        "0", "+0.500", "-0.500", "+0.00042", "-0.0099", "+12.346",
+        "0", "+0.500", "−0.500", "+0.00042", "−0.0099", "+12.346",
     ]  # fmt: skip
     assert number(0.21, signed=False) == "0.210"
 

@@ -147,11 +147,11 @@ def word(name: str, language: Language) -> str:
 
 
 def number(value: float, *, signed: bool = True) -> str:
-    """Give a number to three places, of a small one two figures, so that nothing but 0 is written as 0."""
+    """Give a number to three places, of a small one two figures, so that nothing but 0 is written as 0; with a real minus."""
     if value == 0:
         return "0"
     sign, small = "+" if signed else "", abs(value) < 0.01
-    return f"{value:{sign}.2g}" if small else f"{value:{sign}.3f}"
+    return (f"{value:{sign}.2g}" if small else f"{value:{sign}.3f}").replace("-", "−")
 
 
 def sentence(verdict: Verdict, language: Language) -> str:

@@ -236,7 +236,7 @@ def _range(low: float, high: float) -> str:
 
 def _kept(value: float) -> str:
     """A number with a minus that no line ends behind."""
-    return number(value).replace("-", "−")
+    return number(value)
 
 
 def _known(value: float) -> float | None:
