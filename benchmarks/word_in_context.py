@@ -161,12 +161,11 @@ def run(
     key = key_of(model, files)
     for recipe in preset.recipes:
         config = config_for(model, recipe, preset, files)
-        jobs = plan_of(config).jobs
-        wanted = {(recipe.name, job.arm.name, str(job.seed), part) for job in jobs for part in files.measured}
-        if wanted <= {_place(line) for line in read_lines(table, key)}:
-            continue
         folder = out / key / "-".join(re.findall(r"[\w.]+", recipe.name))
         keep = Keeper(config, folder, files)
+        wanted = {(recipe.name, arm, str(seed), part) for arm, seed in keep.jobs for part in files.measured}
+        if wanted <= {_place(line) for line in read_lines(table, key)}:
+            continue
         keep.measure_lost()
         found = compare(config, folder=folder, measure=keep, asked=keep.measure, only=only, progress=progress)
         for name, reason in found.missing.items():

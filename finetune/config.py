@@ -104,6 +104,14 @@ class PairsConfig(Strict):
         return told if self.targets else {name: value for name, value in told.items() if name != "targets"}
 
 
+def targets_problem(pairs: PairsConfig | None, task: Task, data: DataConfig) -> str | None:
+    """Why two targets cannot be a pair here, with what is allowed; or None."""
+    joint = task == "word-in-context" and data.pair_encoding == "joint"
+    if pairs is None or not pairs.targets or joint:
+        return None
+    return "pairs.targets: allowed with task word-in-context and data.pair_encoding joint"
+
+
 class AttentionConfig(Strict):
     """The auxiliary loss on attention."""
 
@@ -240,9 +248,8 @@ class RunConfig(Strict):
 
     @model_validator(mode="after")
     def _targets_share_a_text(self) -> "RunConfig":
-        joint = self.task == "word-in-context" and self.data.pair_encoding == "joint"
-        if self.pairs is not None and self.pairs.targets and not joint:
-            raise ValueError("pairs.targets: allowed with task word-in-context and data.pair_encoding joint")
+        if problem := targets_problem(self.pairs, self.task, self.data):
+            raise ValueError(problem)
         return self
 
     @model_validator(mode="after")

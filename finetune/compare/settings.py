@@ -20,6 +20,7 @@ from finetune.config import (
     Strict,
     config_of,
     problems_of,
+    targets_problem,
     with_overrides,
 )
 from finetune.dataconfig import DataConfig, Sources, Task
@@ -185,9 +186,8 @@ def _contradictions(config: CompareConfig) -> Iterator[str]:
         yield f"questions: they are put to causal language models, and the task is {config.task}; leave them out"
     if longer := sorted(set(config.training_full) & _HOW_LONG):
         yield f"training_full: {longer[0]} would have full trained on other steps than the others; leave it out"
-    joint = config.task == "word-in-context" and config.data.pair_encoding == "joint"
-    if config.pairs is not None and config.pairs.targets and not joint:
-        yield "pairs.targets: allowed with task word-in-context and data.pair_encoding joint"
+    if problem := targets_problem(config.pairs, config.task, config.data):
+        yield problem
     if config.training_full and "full" not in config.arms:
         yield "training_full: the arm full is not among arms; leave it out, or name the arm"
     if config.edge_bias == 0:
