@@ -18,6 +18,7 @@ import importlib
 import multiprocessing
 import os
 import random
+import shutil
 import sys
 import tempfile
 import time
@@ -86,12 +87,15 @@ def _killed(root: Path, *, kills: int, documents: int, draw: random.Random) -> t
     known: tuple[int | None, ...] = (None,)  # what the index may be: none, or a version
     version, attempt, share = 0, 0, 1.0
     while len(rows) < kills:
+        if len(rows) < _FIRST and known[0] is not None:  # the run before had put its index in place all the same
+            shutil.rmtree(folder)
+            known = (None,)
         if attempt % 4 != 3 or known[0] is None:  # now and then the same again, as one who starts anew after a kill
             version = attempt
             write_version(docs, version, documents=documents)
         aim: Aim = "any moment" if len(rows) % 2 == 0 else "writing"
         after, drafted, killed = kill_once(
-            docs, folder, settings, within=writing if aim == "writing" else span, aim=aim, draw=draw
+            docs, folder, settings, within=share * (writing if aim == "writing" else span), aim=aim, draw=draw
         )
         answer, said = _asked(folder, root, documents)
         if said or answer not in (*known, version) or (answer is None and known[0] is not None):
