@@ -11,9 +11,10 @@ import torch
 from safetensors.torch import load_file
 
 from finetune.compare.items import COLUMNS, UNTRAINED
-from finetune.compare.plan import plan_of
+from finetune.compare.plan import plan_of, states_of
 from finetune.compare.run import compare
 from finetune.compare.settings import compare_of
+from finetune.errors import TrainingError
 from probe import load_model
 from tests.comparisons import Counted, comparison, sentence_nats
 from tests.finished import PAIRS
@@ -36,7 +37,7 @@ def compared(given, tmp_path_factory):
 def again(given, folder, tmp_path, **more):
     """The same call once more: which jobs it measured, and what it found."""
     counted = Counted(tmp_path / "measured.txt")
-    found = compare(compare_of(given), folder=folder, measure=counted, device="cpu", **more)
+    found = compare(compare_of(given), folder=folder, measure=counted, device="cpu", **{"anew": True, **more})
     return counted.names, found
 
 
@@ -158,6 +159,40 @@ def test_other_pairs_train_the_arms_that_read_them_anew_and_leave_the_other_runs
         assert ((folder / "runs" / run / "manifest.json").stat().st_mtime_ns == kept[run]) is not reads_pairs
     control, true = (manifest(folder, f"lora-{name}-0")["attention"] for name in ("random", "attention"))
     assert control["weight"] == true["weight"] and control["heads"] == true["heads"]
+
+
+def test_what_other_settings_decided_is_not_replaced_by_oversight(given, compared, tmp_path):
+    folder = copied(compared, tmp_path)
+    kept = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    longer = {**given, "training": {**given["training"], "learning_rate": 0.02}}
+    told = r"copy: 4 jobs were done with other settings, files or versions \(lora-0: run.training.learning_rate\); give"
+    with pytest.raises(TrainingError, match=told):
+        again(longer, folder, tmp_path, anew=False)
+    with pytest.raises(TrainingError, match=r"2 jobs were done .* --anew to replace them"):
+        again(longer, folder, tmp_path, anew=False, only=["lora-random"])
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == kept
+    assert again(longer, folder, tmp_path, anew=False, only=["base", "gloss"])[0] == []  # which it does not decide
+
+
+def test_what_is_trained_and_not_measured_is_told_and_what_changed_is_named(given, compared, tmp_path):
+    folder = copied(compared, tmp_path)
+
+    def states(**other):
+        return {one.job.name: (one.state, one.reason) for one in states_of(plan_of(compare_of(given | other)), folder)}
+
+    (folder / "jobs" / "lora-0" / "job.json").unlink()
+    assert states()["lora-0"] == ("trained", "") and states()["lora-attention-0"] == ("done", "")
+    assert states(seeds=[1])["lora-1"] == ("left", "")
+    manifests = folder / "runs" / "lora-0" / "manifest.json"
+    whole = manifests.read_text("utf-8")
+    manifests.write_text("{}", encoding="utf-8")
+    assert states()["lora-0"] == ("begun", "")
+    manifests.write_text(whole, encoding="utf-8")
+    rarer = states(lora={"r": 2, "dropout": 0.2})
+    assert rarer["lora-0"] == ("changed", "run.lora.dropout") and rarer["base"] == ("done", "")
+    assert states(senses="apple")["base"] == ("changed", "senses")
+    shutil.rmtree(folder / "runs")  # as a committed comparison is, whose numbers are kept alone
+    assert states(lora={"r": 3})["lora-attention-0"] == ("changed", "run")
 
 
 def test_a_changed_setting_of_one_arm_redoes_that_arm_alone(given, compared, tmp_path):

@@ -35,6 +35,9 @@ def compare(
         typer.Option("--only", metavar="ARM[:SEED]", help="These jobs alone, and the runs they need; no tables."),
     ] = None,
     plan: Annotated[bool, typer.Option("--plan", help="Show the jobs, done or left, and do none.")] = False,
+    anew: Annotated[
+        bool, typer.Option("--anew", help="Do jobs anew that were done with other settings, files or versions.")
+    ] = False,
     language: Annotated[Literal["zh", "en"], typer.Option(help="Of the page.")] = "zh",
     model: Model = None,
     task: TaskName = None,
@@ -70,8 +73,8 @@ def compare(
         with show_progress() as progress:
             measure = measurer(given, folder, device)
             found = run_comparison(
-                given, folder=folder, measure=measure, asked=measure, only=only or (), device=device,
-                language=language, progress=progress,
+                given, folder=folder, measure=measure, asked=measure, only=only or (), anew=anew,
+                device=device, language=language, progress=progress,
             )  # fmt: skip
     except (KeyboardInterrupt, SystemExit):
         say(f"{folder}: stopped; the same command goes on with what is left")

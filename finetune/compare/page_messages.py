@@ -248,7 +248,8 @@ _HEADINGS = {  # of tables in Chinese; a name that is not here stands as it is
     "name": "名称", "version": "版本", "terms": "条款", "kind": "种类", "mark": "标记", "seed": "种子",
 }  # fmt: skip
 _WORDS = {  # names in cells, in Chinese
-    "done": "做完", "begun": "没做完", "failed": "失败", "left": "没开始", "causal-lm": "因果语言模型", "sense": "词义",
+    "done": "做完", "begun": "没做完", "trained": "训练完，还没测", "failed": "失败", "changed": "设置变了", "left": "没开始",
+    "causal-lm": "因果语言模型", "sense": "词义",
     "word-in-context": "同词同义", "classification": "分类", "masked-lm": "掩码语言模型", "seen facts": "学过的事实",
     "held-out facts": "没学过的事实", "other facts": "其他事实", "answer → word": "答案 → 词",
     "later word → earlier word": "后面的词 → 前面的词", "query → key": "查询的词 → 被看的词",

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import yaml
+
 from finetune.adapters import MANIFEST
 from finetune.compare.arms import ARMS, Arm
 from finetune.compare.deciding import Deciding, file_hash, hash_of
@@ -18,7 +20,7 @@ JOBS, RUNS = "jobs", "runs"
 ITEMS, MAPS, WRITTEN, COST = "items.parquet", "maps.parquet", "written.parquet", "cost.json"
 JOB, FAILED = "job.json", "failed.json"
 
-State = Literal["done", "begun", "failed", "left"]
+State = Literal["done", "trained", "begun", "failed", "changed", "left"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +73,7 @@ class JobState:
 
     job: Job
     state: State
-    reason: str = ""  # why it failed
+    reason: str = ""  # why it failed, or what decides it now that did not when its numbers or its run were made
 
 
 def plan_of(config: CompareConfig) -> Plan:
@@ -177,6 +179,31 @@ def mark_of(job: Job, folder: Path) -> Path:
     return folder / RUNS / f"{job.name}.json"
 
 
+def changed_in(job: Job, folder: Path) -> tuple[str, ...]:
+    """What decides the job now and did not when its numbers, or its whole run, were made, by dotted keys; empty: none.
+
+    These would be lost where the job is done anew.
+    """
+    told, mark = read_told(folder / JOBS / job.name / JOB), read_told(mark_of(job, folder))
+    found: list[str] = []
+    if job.arm.trained and "config" in read_told(manifest_of(job.name, folder)) and mark.get("hash") != job.run_hash:
+        found += differing(_with_run_read(mark.get("decided_by")), _with_run_read(job.trained_by))
+    if job.compared and told.get("files") and told.get("hash") != job.hash:
+        found += [key for key in differing(told.get("decided_by"), job.measured_by) if key != "run" or not found]
+    return tuple(dict.fromkeys(found))
+
+
+def differing(before: Any, now: Any, key: str = "") -> list[str]:
+    """The dotted keys in which two readings differ, each where it is no mapping any more on both sides."""
+    if isinstance(before, Mapping) and isinstance(now, Mapping):
+        return [
+            one
+            for name in sorted(before.keys() | now.keys())
+            for one in differing(before.get(name), now.get(name), f"{key}.{name}" if key else name)
+        ]
+    return [] if json.dumps(before, sort_keys=True) == json.dumps(now, sort_keys=True) else [key or "all"]
+
+
 def read_told(path: Path) -> dict[str, Any]:
     """What a file of ours says; empty where it is missing or damaged, so that what it stood for is made anew."""
     try:
@@ -205,7 +232,7 @@ def rows_of(states: Sequence[JobState]) -> tuple[list[str], list[list[str]]]:
     rows = []
     for one in states:
         makes = [word for word, given in (("run", one.job.arm.trained), ("numbers", one.job.compared)) if given]
-        state = f"failed: {one.reason}" if one.reason else one.state
+        state = f"{one.state}: {one.reason}" if one.reason else one.state
         rows.append([one.job.name, " and ".join(makes), ", ".join(one.job.needs), state])
     return ["job", "makes", "needs the run of", "state"], rows
 
@@ -219,6 +246,13 @@ def _job(deciding: Deciding, arm: Arm, seed: int) -> Job:
         arm=arm, seed=seed, compared=arm in deciding.config.chosen, needs=tuple(f"{name}-{seed}" for name in needs),
         trained_by=deciding.runs[arm.name, seed] if arm.trained else None, measured_by=deciding.numbers(arm, seed),
     )  # fmt: skip
+
+
+def _with_run_read(decided_by: Any) -> Any:
+    """What decides a run, its file as the mapping that it holds."""
+    if not isinstance(decided_by, Mapping) or not isinstance(decided_by.get("run"), str):
+        return decided_by
+    return {**decided_by, "run": yaml.safe_load(decided_by["run"])}
 
 
 def _steps_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
@@ -253,5 +287,8 @@ def _state_of(job: Job, folder: Path) -> JobState:
     failed = read_told(folder / JOBS / job.name / FAILED)
     if failed.get("hash") == job.hash:
         return JobState(job=job, state="failed", reason=str(failed.get("reason")))
-    begun = job.arm.trained and (folder / RUNS / job.name).is_dir() and is_begun(job, folder)
-    return JobState(job=job, state="begun" if begun else "left")
+    if changed := changed_in(job, folder):
+        return JobState(job=job, state="changed", reason=", ".join(changed))
+    if not job.arm.trained or not (folder / RUNS / job.name).is_dir() or not is_begun(job, folder):
+        return JobState(job=job, state="left")
+    return JobState(job=job, state="trained" if is_trained(job, folder) else "begun")

@@ -73,21 +73,26 @@ def compare(
     measure: MeasureJob,
     asked: Asked | None = None,
     only: Sequence[str] = (),
+    anew: bool = False,
     device: str = "auto",
     language: Language = "zh",
     progress: Progress | None = None,
 ) -> Compared:
     """Do what is left of a comparison in its folder; the same call goes on where an earlier one was killed.
 
-    What is done stays while what decides it stays. only: ARM or ARM:SEED, with the runs that these need, as one of
-    several processes or machines that share the folder; without it all jobs, and at the end the report, which shows
-    what was `asked`. A job that fails is recorded with its reason, and those that need it are told; the others go on.
-    Raises ConfigError or DataError for what no job could do with, TrainingError for a folder of something else.
+    What is done stays while what decides it stays, and is done anew where that changed only with `anew`. only: ARM or
+    ARM:SEED, with the runs that these need, as one of several processes or machines that share the folder; without it
+    all jobs, and at the end the report, which shows what was `asked`. A job that fails is recorded with its reason, and
+    those that need it are told; the others go on.
+    Raises ConfigError or DataError for what no job could do with, TrainingError for a folder of something else or with
+    jobs that were done with other settings, files or versions.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ConfigError("a comparison's jobs run in one process each: start it without torchrun or accelerate launch")
     plan = plan_of(config)
     jobs = selected(plan, only)
+    if not anew:
+        _refuse_to_replace(with_needed(plan, jobs), plan, folder)
     write_plan(plan, folder)
     work = _Work(
         plan=plan, folder=folder, measure=measure, device=device, progress=progress,
@@ -103,6 +108,18 @@ def compare(
     if only or found.items.empty:
         return found
     return replace(found, report=write_report(plan, found.jobs, folder, asked=asked, language=language))
+
+
+def _refuse_to_replace(jobs: Sequence[Job], plan: Plan, folder: Path) -> None:
+    """TrainingError where what was trained or measured for hours would be lost to a setting changed by oversight."""
+    changed = [one for one in states_of(plan, folder) if one.state == "changed" and one.job in jobs]
+    if changed:
+        count = "1 job was" if len(changed) == 1 else f"{len(changed)} jobs were"
+        first = changed[0]
+        raise TrainingError(
+            f"{folder}: {count} done with other settings, files or versions ({first.job.name}: {first.reason}); "
+            "give another --out, or --anew to replace them"
+        )
 
 
 def write_plan(plan: Plan, folder: Path) -> None:
