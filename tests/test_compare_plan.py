@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from finetune.compare.arms import ARMS
+from finetune.compare.deciding import file_hash
 from finetune.compare.plan import hash_of, learned_by, plan_of, rows_of, save_plan, selected, states_of, with_needed
+from finetune.compare.reporting import facts_of
 from finetune.compare.settings import compare_of, load_compare
 from finetune.errors import ConfigError, DataError
 from tests.comparisons import comparison, more_texts
@@ -82,6 +84,16 @@ def test_another_adapter_or_training_concerns_the_trained_arms(given):
     for change in ({"lora": {"r": 3}}, {"training": {**given["training"], "learning_rate": 1e-3}}):
         runs, numbers = changed(before, hashes({**given, **change}))
         assert runs == trained and numbers == trained | of_arms("lora-rag", "lora-attention-rag")
+
+
+def test_files_of_one_name_have_a_row_each(given, tmp_path):
+    (tmp_path / "other").mkdir()
+    lines(tmp_path / "other" / "test.jsonl", texts("test", 4))
+    both = [given["data"]["test"], str(tmp_path / "other" / "test.jsonl")]
+    plan = plan_of(compare_of({**given, "data": {**given["data"], "test": both}}))
+    told = facts_of(plan, (), tmp_path, done=plan.jobs[:1], language="zh").inputs
+    assert [told[f"test.jsonl ({number})"] for number in (1, 2)] == [file_hash(Path(file)) for file in both]
+    assert "train.jsonl" in told and "questions questions.jsonl" in told
 
 
 def test_what_one_arm_is_asked_with_concerns_that_arm_alone(given):

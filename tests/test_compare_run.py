@@ -18,8 +18,10 @@ from finetune.compare.plan import is_done, plan_of
 from finetune.compare.run import compare
 from finetune.compare.settings import compare_of
 from finetune.errors import BusyError, ConfigError, TrainingError
+from probe import CijingError
 from tests.comparisons import Counted, comparison, sentence_nats
 from tests.test_finetune_faults import small_files
+from tests.tiny import tiny_bert
 
 ROOT = Path(__file__).resolve().parents[1]
 ARMS = ["base", "lora", "lora-attention", "lora-random"]
@@ -177,6 +179,14 @@ def test_a_folder_of_something_else_is_refused_and_left_as_it_is(given, tmp_path
     with pytest.raises(TrainingError, match="cannot be written"):
         compare(config, folder=tmp_path / "mine.txt" / "out", measure=sentence_nats)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_a_model_that_no_job_could_do_with_is_told_before_any_is_begun(given, tmp_path):
+    tiny_bert(tmp_path)
+    for model, why in ((str(tmp_path / "none"), "none"), (str(tmp_path / "bert"), "causal-lm")):
+        with pytest.raises(CijingError, match=why):
+            compare(compare_of({**given, "model": model}), folder=tmp_path / "out", measure=sentence_nats)
+    assert not (tmp_path / "out").exists()
 
 
 def test_several_processes_of_one_run_are_refused(given, tmp_path, monkeypatch):

@@ -70,7 +70,7 @@ def facts_of(plan: Plan, states: Sequence[JobState], folder: Path, *, done: Sequ
         model=_named(config.model), task=config.task, arms=arms, seeds=config.seeds,
         command=f"cijing-finetune compare {PLAN} --language {language}", config=plan_config(config),
         jobs=tuple(read_told(folder / PLAN).get("jobs", ())),
-        inputs=dict(_inputs(done)), versions=versions(),
+        inputs=_inputs(done), versions=versions(),
         terms=_terms(config, [*(read_told(manifest_of(run, folder)) for run in runs), *_bases(config, done, folder)]),
         notes=tuple(dict.fromkeys(_notes(states, done, folder))),
     )  # fmt: skip
@@ -89,15 +89,25 @@ def _terms(config: CompareConfig, manifests: Sequence[Mapping[str, Any]]) -> tup
     return terms_of(sources, [one for one in manifests if one])
 
 
-def _inputs(jobs: Sequence[Job]) -> Iterator[tuple[str, str]]:
-    """Every file that a job's run or numbers depend on, what it is for and its hash."""
+def _inputs(jobs: Sequence[Job]) -> dict[str, str]:
+    """The hash of every file that a job's run or numbers depend on, by what it is for and its name.
+
+    Files of one name and other content are numbered.
+    """
+    found: dict[str, dict[str, None]] = {}
     for job in jobs:
         for told in (job.trained_by or {}, job.measured_by):
-            yield from ((_named(name), value) for name, value in told.get("inputs", {}).items())
+            for name, value in told.get("inputs", {}).items():
+                found.setdefault(_named(name), {})[value] = None
             for part in ("files", "asked_with"):
                 for key, value in told.get(part, {}).items():
                     use, _, name = key.partition(" ")
-                    yield f"{use} {_named(name)}", value
+                    found.setdefault(f"{use} {_named(name)}", {})[value] = None
+    return {
+        name if len(values) == 1 else f"{name} ({number})": value
+        for name, values in found.items()
+        for number, value in enumerate(values, start=1)
+    }
 
 
 def _notes(states: Sequence[JobState], done: Sequence[Job], folder: Path) -> Iterator[str]:

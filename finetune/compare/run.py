@@ -11,6 +11,7 @@ import pandas as pd
 import torch
 
 from finetune.begun import LOCK, held
+from finetune.compare.arms import ARMS
 from finetune.compare.items import COLUMNS
 from finetune.compare.jobs import MeasureJob, record_failure, run_job
 from finetune.compare.messages import Language
@@ -31,11 +32,12 @@ from finetune.compare.plan import (
     with_needed,
 )
 from finetune.compare.reporting import Asked, Report, write_report
-from finetune.compare.settings import PLAN, CompareConfig
+from finetune.compare.settings import PLAN, CompareConfig, run_of
 from finetune.errors import BusyError, ConfigError, TrainingError
+from finetune.learner import head_asked, refuse_unfit
 from finetune.prepare import Progress
 from finetune.writing import PART
-from probe import CijingError
+from probe import CijingError, model_outline
 
 _LOOK_AGAIN = 1.0  # seconds between two looks at a job that another process holds
 
@@ -84,24 +86,27 @@ def compare(
     ARM:SEED, with the runs that these need, as one of several processes or machines that share the folder; without it
     all jobs, and at the end the report, which shows what was `asked`. A job that fails is recorded with its reason, and
     those that need it are told; the others go on.
-    Raises ConfigError or DataError for what no job could do with, TrainingError for a folder of something else or with
-    jobs that were done with other settings, files or versions.
+    Raises ConfigError, DataError or ModelError for what no job could do with, TrainingError for a folder of something
+    else or with jobs that were done with other settings, files or versions.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ConfigError("a comparison's jobs run in one process each: start it without torchrun or accelerate launch")
     plan = plan_of(config)
     jobs = selected(plan, only)
+    wanted = with_needed(plan, jobs)
     if not anew:
-        _refuse_to_replace(with_needed(plan, jobs), plan, folder)
+        _refuse_to_replace(wanted, plan, folder)
+    if not all(is_done(job, folder) for job in wanted):
+        _refuse_model(config)
     write_plan(plan, folder)
     work = _Work(
         plan=plan, folder=folder, measure=measure, device=device, progress=progress,
         wanted=frozenset(job.name for job in jobs if job.compared),
     )  # fmt: skip
-    _do_all(with_needed(plan, jobs), work)
+    _do_all(wanted, work)
     write_plan(plan, folder)
     found = gathered(plan, folder, reasons=work.missing)
-    mine = {job.name for job in with_needed(plan, jobs)}
+    mine = {job.name for job in wanted}
     found = replace(
         found, failed=tuple(one.job.name for one in found.jobs if one.state == "failed" and one.job.name in mine)
     )
@@ -120,6 +125,16 @@ def _refuse_to_replace(jobs: Sequence[Job], plan: Plan, folder: Path) -> None:
             f"{folder}: {count} done with other settings, files or versions ({first.job.name}: {first.reason}); "
             "give another --out, or --anew to replace them"
         )
+
+
+def _refuse_model(config: CompareConfig) -> None:
+    """ModelError or ConfigError for a model that no job could do with; its weights are not read."""
+    outline = model_outline(
+        config.model, head=head_asked(config.task), revision=config.revision,
+        trust_remote_code=config.trust_remote_code,
+    )  # fmt: skip
+    run = run_of(config, ARMS["lora"], seed=config.seeds[0])
+    refuse_unfit(run, kind=outline.kind, settings=outline.config)
 
 
 def write_plan(plan: Plan, folder: Path) -> None:
