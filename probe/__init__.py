@@ -5,17 +5,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from probe.anatomy import position_rows, tokenizer_hash
+    from probe.canvas import png_bytes, save_png
     from probe.capture import capture as capture_cases
     from probe.capture import prepare
     from probe.captures import Capture, CaptureOptions, Prepared, load_capture, save_capture
     from probe.cases import Case, CaseSet, case_of, load_cases, shipped_sets
     from probe.comparison_study import run_comparison
     from probe.contrasts import contrasts_of, differences, slot_pairs
+    from probe.curves import forest, layer_curve
     from probe.edits import EdgeEdit, HeadEdit
     from probe.errors import CijingError
     from probe.experiments.causes import CutEffects, cut_effects
     from probe.export import attention_table, bertviz_arguments, hooked_tensors, save_tensors
-    from probe.figures import forest, head_map, head_maps, layer_curve, png_bytes, save_png, sentence_map
+    from probe.figures import head_map, head_maps, sentence_map
     from probe.flips import benjamini_hochberg, flip_tests
     from probe.generation import GenerationRows, generate_rows, replay_rows
     from probe.labels import Layer
@@ -85,16 +87,18 @@ __all__ = [
 # Names and not imports, or `python -m probe --help` would wait for torch.
 _NAMES_OF = {
     "anatomy": ("position_rows", "tokenizer_hash"),
+    "canvas": ("png_bytes", "save_png"),
     "capture": ("capture_cases", "prepare"),
     "captures": ("Capture", "CaptureOptions", "Prepared", "load_capture", "save_capture"),
     "cases": ("Case", "CaseSet", "case_of", "load_cases", "shipped_sets"),
     "comparison_study": ("run_comparison",),
     "contrasts": ("contrasts_of", "differences", "slot_pairs"),
+    "curves": ("forest", "layer_curve"),
     "edits": ("EdgeEdit", "HeadEdit"),
     "errors": ("CijingError",),
     "experiments.causes": ("CutEffects", "cut_effects"),
     "export": ("attention_table", "bertviz_arguments", "hooked_tensors", "save_tensors"),
-    "figures": ("forest", "head_map", "head_maps", "layer_curve", "png_bytes", "save_png", "sentence_map"),
+    "figures": ("head_map", "head_maps", "sentence_map"),
     "flips": ("benjamini_hochberg", "flip_tests"),
     "generation": ("GenerationRows", "generate_rows", "replay_rows"),
     "labels": ("Layer",),

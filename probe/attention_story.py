@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from probe.figures import head_map, png_bytes
+from probe.canvas import png_bytes
+from probe.figures import head_map
 from probe.findings import CONTRAST, ENTROPY, MASS_BACK, MASS_ON_CONTROL, MASS_ON_CUE, MASS_ON_SPECIAL, RANK
 from probe.measures.focus import Measure
 from probe.report import Section, SentenceMap, SentenceMaps, Table

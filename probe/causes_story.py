@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from probe.canvas import png_bytes
 from probe.contrasts import FEWEST_UNITS
+from probe.curves import layer_curve
 from probe.cutsenses import CutSenses
 from probe.experiments.causes import EVERYWHERE
-from probe.figures import layer_curve, png_bytes
 from probe.findings import CONTRAST, cut_units
 from probe.report import Section, Table, percent
 from probe.stats import LEVEL, bootstrap

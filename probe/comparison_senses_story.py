@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
+from probe.canvas import png_bytes
 from probe.comparison import DIRECTIONS, SIDES, Side
 from probe.comparison_senses import HeadSenseGap
 from probe.comparison_states import StateGap, StateReading
@@ -17,7 +18,8 @@ from probe.comparison_words import (
     verdict_key,
 )
 from probe.contrasts import FEWEST_UNITS, contrasts_of
-from probe.figures import colour_limits, head_map, layer_curve, png_bytes
+from probe.curves import layer_curve
+from probe.figures import colour_limits, head_map
 from probe.findings import MASS_ON_CUE
 from probe.messages import message
 from probe.polysemy import HeadContrast, SenseStates

@@ -6,13 +6,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from probe.canvas import png_bytes
 from probe.comparison import SIDES, Comparison, HeadGap, Side, by_depth, cut_gaps, token_counts
 from probe.comparison_pieces import Piece, piece_row, pieces_of
 from probe.comparison_senses_story import sense_sections, sense_words
 from probe.comparison_states import same_readings
 from probe.comparison_words import ComparisonStory, columns, picture, points, signed, verdict
 from probe.contrasts import FEWEST_UNITS
-from probe.figures import colour_limits, head_map, layer_curve, png_bytes
+from probe.curves import layer_curve
+from probe.figures import colour_limits, head_map
 from probe.findings import MASS_ON_CUE
 from probe.report import Picture, Section, SentenceMap, SentenceMaps, Table, percent
 from probe.stats import LEVEL, bootstrap

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from probe.canvas import png_bytes
 from probe.contrasts import slot_pairs
-from probe.figures import layer_curve, png_bytes
+from probe.curves import layer_curve
 from probe.findings import Interval, cut_units, mean_interval
 from probe.polysemy import EffectSizes
 from probe.report import Picture, Section, Table

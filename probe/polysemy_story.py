@@ -7,8 +7,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from probe.canvas import png_bytes
 from probe.contrasts import FEWEST_UNITS, SlotPair, is_neutral, slot_pairs
-from probe.figures import layer_curve, png_bytes, sentence_map
+from probe.curves import layer_curve
+from probe.figures import sentence_map
 from probe.findings import Observed
 from probe.messages import Language, message
 from probe.polysemy import CutContrast, HeadContrast, SenseStates, best_head, example_pairs

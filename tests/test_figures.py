@@ -13,20 +13,12 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from probe import figures
+from probe.canvas import ABSENT, png_bytes, save_png
 from probe.colours import attention_colours
+from probe.curves import forest, layer_curve
 from probe.errors import FigureError, OutputError
-from probe.figures import (
-    chinese_font,
-    drawable,
-    forest,
-    head_map,
-    head_maps,
-    latin_font,
-    layer_curve,
-    png_bytes,
-    save_png,
-    sentence_map,
-)
+from probe.figures import head_map, head_maps, sentence_map
+from probe.fonts import chinese_font, drawable, font_families, latin_font
 
 
 def pixels(figure):
@@ -59,7 +51,7 @@ def test_the_chinese_font_has_the_glyphs_and_draws_them():
 
 
 def test_drawn_chinese_differs_from_the_box_of_a_missing_glyph():
-    families = list(figures._families())
+    families = list(font_families())
     apple, pear = (pixels(title_only(word, families)) for word in ("苹果", "梨子"))
     with pytest.warns(UserWarning, match="missing from"):
         figure = title_only("苹果", ["DejaVu Sans"])
@@ -103,7 +95,7 @@ def test_an_exact_zero_is_white_and_a_missing_value_is_grey():
     tiny[0, 0] = zero[0, 0] = missing[0, 0] = 1.0
     drawn = [head_map(grid, title="", layers=["0", "1"], label="") for grid in (tiny, zero, missing)]
     lowest = tuple(bytes.fromhex(attention_colours(256)[0][1:]))
-    grey = tuple(bytes.fromhex(figures._ABSENT[1:]))
+    grey = tuple(bytes.fromhex(ABSENT[1:]))
     counts = [[(pixels(figure) == colour).all(axis=-1).sum() for colour in (lowest, grey)] for figure in drawn]
     assert counts[0][0] > 3000 and counts[0][1] < 100
     assert counts[1][0] < 1000 and counts[1][1] < 100
@@ -193,7 +185,7 @@ def test_a_layer_curve_has_one_line_a_series_and_leaves_gaps():
 
 
 def test_in_a_diverging_map_an_exact_zero_is_the_neutral_colour_and_no_value_is_hatched():
-    neutral, grey = (tuple(bytes.fromhex(colour[1:])) for colour in (figures._NEUTRAL, figures._ABSENT))
+    neutral, grey = (tuple(bytes.fromhex(colour[1:])) for colour in (figures._NEUTRAL, ABSENT))
     for grid, rings in ((np.array([[0.0, 0.5]]), 1), (np.array([[np.nan, 0.5]]), 0), (np.array([[-1e-9, 0.5]]), 0)):
         figure = head_map(grid, title="", layers=["0"], label="", centre=0.0)
         patches = figure.axes[0].patches

@@ -11,8 +11,10 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
+from probe.canvas import png_bytes
 from probe.errors import FigureError
-from probe.figures import chinese_font, head_map, png_bytes
+from probe.figures import head_map
+from probe.fonts import chinese_font
 from probe.report import Picture, Section, SentenceMap, SentenceMaps, Table, render_report
 from probe.report.numbers import column_text, value_html
 from probe.report.page import PAGE_BYTES

@@ -196,7 +196,8 @@ def _percent(share: float) -> str:
 
 
 def _draw(shares: "PartShares", part: str, path: Path, *, model: str) -> None:
-    from probe.figures import head_map, save_png
+    from probe.canvas import save_png
+    from probe.figures import head_map
 
     figure = head_map(
         shares.head_shares(part),

@@ -83,7 +83,8 @@ def attend(
     with show_progress(patient=True) as progress:
         seen = glance(loaded, item, options=options, on_layer=partial(progress, "layers"))
     if png:
-        from probe.figures import save_png, sentence_map
+        from probe.canvas import save_png
+        from probe.figures import sentence_map
 
         title = f"{target} · {loaded.name}"
         map_of = sentence_map(

@@ -12,7 +12,7 @@ from fontTools import subset
 from fontTools.ttLib import TTCollection, TTLibError
 
 from probe.errors import FigureError
-from probe.figures import chinese_font, latin_font
+from probe.fonts import chinese_font, latin_font
 
 FONT_BYTES = 400_000
 _LATIN_BYTES = 50_000
